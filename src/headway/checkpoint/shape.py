@@ -1,0 +1,77 @@
+"""ModelShape: an architecture's numbers, the same whether they were read from config.json or from GGUF metadata.
+
+Canonical names of weights, which every format is mapped onto (i is the layer, from 0):
+
+    embed.weight                    [vocab_size, hidden_size]
+    layers.i.attn_norm.weight       [hidden_size]
+    layers.i.attn.q.weight          [num_heads * head_dim, hidden_size]      .bias [num_heads * head_dim]
+    layers.i.attn.k.weight          [num_kv_heads * head_dim, hidden_size]   .bias
+    layers.i.attn.v.weight          [num_kv_heads * head_dim, hidden_size]   .bias
+    layers.i.attn.o.weight          [hidden_size, num_heads * head_dim]      .bias
+    layers.i.attn.q_norm.weight     [head_dim]
+    layers.i.attn.k_norm.weight     [head_dim]
+    layers.i.mlp_norm.weight        [hidden_size]
+    layers.i.mlp.gate.weight        [intermediate_size, hidden_size]         .bias
+    layers.i.mlp.up.weight          [intermediate_size, hidden_size]         .bias
+    layers.i.mlp.down.weight        [hidden_size, intermediate_size]         .bias
+    final_norm.weight               [hidden_size]
+    lm_head.weight                  [vocab_size, hidden_size], absent where it is tied to embed.weight
+
+Rows of q and k stand as Hugging Face has them (rotated in halves); a format that permutes them is undone when read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Activation = Literal["silu", "relu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeShape:
+    """Rotary positions. `scaling` is config.json's dict (rope_type and its numbers), empty for none."""
+
+    theta: float = 10000.0
+    dims: int
+    """How many of head_dim are rotated."""
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+    frequency_factors: tuple[float, ...] = ()
+    """GGUF's rope_freqs: each frequency is divided by its factor."""
+    skipped_layers: frozenset[int] = frozenset()
+    """Layers without positions (SmolLM3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Everything that an architecture file needs to write a Program; no file, no array."""
+
+    architecture: str
+    """Our name: llama, mistral, qwen2, qwen3, smollm3, granite."""
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    max_position: int
+    """The longest context that the model was made for."""
+    norm_eps: float
+    rope: RopeShape
+    activation: Activation = "silu"
+    has_qkv_bias: bool = False
+    has_o_bias: bool = False
+    has_mlp_bias: bool = False
+    has_qk_norm: bool = False
+    is_tied: bool = False
+    """lm_head is embed.weight."""
+    sliding_window: int | None = None
+    attention_scale: float | None = None
+    """None: 1 / sqrt(head_dim)."""
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """What attention and MLP add is multiplied by it (Granite)."""
+    logits_scale: float = 1.0
+    """Logits are multiplied by it (Granite: 1 / logits_scaling)."""
+    dtype: str = "float32"
+    """What the file's weights were computed with: float32, bfloat16 or float16."""

@@ -1,0 +1,103 @@
+"""One frozen config a room. cli/ resolves them once (flags, then HEADWAY_*, then the YAML file); none is written back."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+ExecutorName = Literal["auto", "torch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """Where models come from."""
+
+    cache_dir: Path
+    """Downloads and the demo model."""
+    revision: str | None = None
+    """Of a hub repository."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How one LLM is loaded and run. Travels to the worker as Load.options."""
+
+    dtype: Dtype = "auto"
+    """What weights are computed with; auto: bfloat16 where the machine multiplies it natively, else float32."""
+    executor: ExecutorName = "auto"
+    max_model_len: int | None = None
+    """Tokens of prompt and output together; None: the model's own."""
+    max_num_seqs: int = 64
+    """Sequences that run at once."""
+    max_num_batched_tokens: int = 2048
+    """Tokens a step."""
+    block_size: int = 16
+    """Tokens a block of the KV cache."""
+    kv_cache_memory: int | float | None = None
+    """Bytes (int), or a fraction of the memory that is available (float, up to 1); None: the smaller of 25% of it and
+    max_num_seqs x max_model_len."""
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    seed: int | None = None
+    """Seeds of requests that have none are drawn from it; None: from the system."""
+    threads: int | None = None
+    """Compute threads; None: the cores that the process may use (affinity and cgroup quota)."""
+    strict: bool = True
+    """Missing and unexpected tensors are an error; False: loads what matches and says what did not."""
+    max_preemptions: int = 1000
+    """A sequence that is taken off more often ends with an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextConfig:
+    """How a model's prompts are made from text."""
+
+    chat_template: str | None = None
+    """A template, or a file that holds one; None: the model's own."""
+    generation_config: Literal["auto", "headway"] | str = "auto"
+    """auto: sampling defaults from the model's generation_config.json; headway: ours; else a folder that has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """Residency: how long to wait for workers and when to start them again."""
+
+    load_timeout_s: float = 600.0
+    stall_timeout_s: float = 120.0
+    """A worker that makes no progress for so long while it has work is killed."""
+    restart_delays_s: tuple[float, ...] = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
+    """Before the n-th start in a row that failed; the last one repeats. A worker that served resets the count."""
+    max_waiting: int = 1024
+    """Requests that may wait for a model to become ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """The HTTP door."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    """Any of them opens every route but health and version; empty: no key is asked for."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    max_unsent_bytes: int = 256 * 1024
+    """A stream with more unread than this is not scheduled."""
+    slow_reader_timeout_s: float = 30.0
+    """... and is aborted when it has not read for so long."""
+    drain_timeout_s: float = 30.0
+    """How long streams may finish after SIGTERM."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins for CORS beside localhost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """One served model."""
+
+    source: str
+    """A GGUF file, a Hugging Face folder, a hub id, or demo."""
+    served_names: tuple[str, ...] = ()
+    """The first is the id; the others are aliases. Empty: made from the source."""
+    predictor: str = "headway.predictors.headway:HeadwayPredictor"
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    text: TextConfig = field(default_factory=TextConfig)

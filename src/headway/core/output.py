@@ -1,0 +1,72 @@
+"""What comes back: pieces of text as they are made, and the whole at the end. Names are vLLM's where it has one."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One candidate token at one position."""
+
+    token_id: int
+    token: str
+    """The token decoded on its own: U+FFFD stands for what is no whole character."""
+    bytes: bytes
+    """Its raw bytes; empty for a special token that the text leaves out, so that the bytes of all join to the text."""
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The token that was chosen at one position, and the likeliest ones there."""
+
+    chosen: Logprob
+    top: tuple[Logprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """What one choice gained: text and the tokens behind it, and its end in the last one."""
+
+    choice: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop token's id, the stop string, or why it was aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a request: the prompt once, the outputs of all choices up to the token that completed their end."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One choice, as far as it is."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A request's answer, as far as it is; vLLM's RequestOutput by name and field."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool = False
+    num_cached_tokens: int = 0

@@ -1,0 +1,46 @@
+"""What a door asks a service for: a prompt in one of three forms, and how to answer it. Valid by construction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.core.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Text, tokenised with the model's own special tokens around it (BOS once)."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TokensPrompt:
+    """Token ids, taken as they are. The vocabulary is checked where it is known."""
+
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages for the model's chat template. Control tokens inside their strings stay text."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt = TextPrompt | TokensPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One prompt to be continued `sampling.n` times by `model`."""
+
+    request_id: str
+    model: str
+    prompt: Prompt
+    sampling: SamplingParams
+    priority: int = 0

@@ -1,0 +1,79 @@
+"""SamplingParams: how a request's tokens are chosen, checked once where it is made.
+
+The fields that the worker has to know are headway_wire.Sampling's; those that only matter where the text is are added
+here. Names and meanings are vLLM's.
+"""
+
+import math
+
+import headway_wire as wire
+from headway.errors import InvalidRequest
+
+MAX_N = 128
+"""Choices a request."""
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_LENGTH = 1024
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIASES = 1024
+
+
+class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=True):
+    """wire.Sampling and what the text needs. Raises InvalidRequest that names the field, the value and the limit.
+
+    Checks that need a model (ids inside the vocabulary, lengths inside the context) are made where it is known.
+    """
+
+    stop: tuple[str, ...] = ()
+    """The choice ends before the first of these in its text."""
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    """Special tokens are left out of the text."""
+    timeout_s: float | None = None
+    """The request ends with what it has after so long."""
+
+    def __post_init__(self) -> None:
+        _check_range("n", self.n, 1, MAX_N)
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0, low_is_open=True)
+        _check_range("top_k", self.top_k, -1, 2**31 - 1)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_is_open=True)
+        if self.seed is not None:
+            _check_range("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_tokens is not None:
+            _check_range("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _check_range("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {self.min_tokens}, over max_tokens {self.max_tokens}: lower it", param="min_tokens"
+            )
+        if self.logprobs is not None:
+            _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.timeout_s is not None:
+            _check_range("timeout_s", self.timeout_s, 0.0, 86400.0, low_is_open=True)
+        self._check_stop()
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            raise InvalidRequest(
+                f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIASES}", param="logit_bias"
+            )
+        for bias in self.logit_bias.values():
+            _check_range("logit_bias", bias, -100.0, 100.0)
+
+    def _check_stop(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequest(f"stop has {len(self.stop)} strings, at most {MAX_STOP_STRINGS}", param="stop")
+        for stop in self.stop:
+            if not 1 <= len(stop) <= MAX_STOP_STRING_LENGTH:
+                raise InvalidRequest(
+                    f"stop has a string of {len(stop)} characters; 1 to {MAX_STOP_STRING_LENGTH} are allowed",
+                    param="stop",
+                )
+
+
+def _check_range(name: str, value: float, low: float, high: float, *, low_is_open: bool = False) -> None:
+    is_inside = math.isfinite(value) and (low < value if low_is_open else low <= value) and value <= high
+    if not is_inside:
+        bound = "over" if low_is_open else "at least"
+        raise InvalidRequest(f"{name} is {value}; it must be {bound} {low} and at most {high}", param=name)

@@ -1,0 +1,226 @@
+"""The error tree. Each class says whose fault it is; HTTP knows them through one table in server/errors.
+
+HeadwayError
+├── CallerError               the request, or how we were called
+│   ├── InvalidRequest        a field's value; `param` names it
+│   │   ├── ContextLengthExceeded
+│   │   ├── UnsupportedFeature   a field or flag that others have and Headway has not: says what to do instead
+│   │   └── TemplateRefused   the chat template raised: its own words
+│   ├── ModelNotFound
+│   ├── PayloadTooLarge
+│   ├── Unauthorized
+│   └── InvalidConfig         a flag, an environment variable or the YAML file
+├── CapacityError             right request, wrong moment: try again (`retry_after_s`)
+│   ├── ModelNotReady         loading, or restarting after a crash
+│   ├── QueueFull
+│   ├── ShuttingDown
+│   ├── PreemptionLimit       taken off too often to be finished
+│   └── OutOfMemory           what was needed and what there was
+├── ModelError                the model's files
+│   ├── UnsupportedModel      a format, type, architecture or tokenizer that we do not have, by name
+│   ├── CorruptCheckpoint     the file is not what it says
+│   ├── TensorMismatch        missing, unexpected or misshapen tensors, listed
+│   ├── DownloadFailed
+│   └── NonFiniteLogits       the model computed NaN or infinity
+└── InternalError             us
+    ├── WorkerDied            the model's process ended while it had work
+    ├── WorkerStalled         it made no progress within the stall time-out and was killed
+    └── InvariantBroken       a check_*() found what can not be
+
+Across processes an error travels as headway_wire.Error: the class's name, the words, the field.
+"""
+
+from typing import Literal
+
+import headway_wire as wire
+
+
+class HeadwayError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: names the value, the limit and what to do; shown to the caller as it is.
+        param: the request's field at fault, if there is one.
+    """
+
+    fault: Literal["caller", "capacity", "model", "us"] = "us"
+    code: str | None = None
+    """A machine-readable word, OpenAI's where OpenAI has one."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def to_wire(self) -> wire.Error:
+        """This error as a message field."""
+        return wire.Error(kind=type(self).__name__, message=self.message, param=self.param)
+
+
+class CallerError(HeadwayError):
+    """The caller can mend it."""
+
+    fault = "caller"
+
+
+class InvalidRequest(CallerError):
+    """A field has a value that it must not have."""
+
+    code = "invalid_value"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt, or prompt + max_tokens, is over the context; the message has both numbers."""
+
+    code = "context_length_exceeded"
+
+
+class UnsupportedFeature(InvalidRequest):
+    """Known elsewhere, not here; the message says what to do instead."""
+
+    code = "unsupported_feature"
+
+
+class TemplateRefused(InvalidRequest):
+    """The chat template raised on these messages; the message is the template's own."""
+
+    code = "chat_template_error"
+
+
+class ModelNotFound(CallerError):
+    """No model of that name is served."""
+
+    code = "model_not_found"
+
+
+class PayloadTooLarge(CallerError):
+    """The body is over the limit; both numbers are in the message."""
+
+    code = "payload_too_large"
+
+
+class Unauthorized(CallerError):
+    """No API key, or a wrong one."""
+
+    code = "invalid_api_key"
+
+
+class InvalidConfig(CallerError):
+    """A flag, environment variable or YAML entry cannot be used."""
+
+    code = "invalid_config"
+
+
+class CapacityError(HeadwayError):
+    """Not now: the same request can work later."""
+
+    fault = "capacity"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
+
+
+class ModelNotReady(CapacityError):
+    """The model is loading, or is being restarted."""
+
+    code = "model_not_ready"
+
+
+class QueueFull(CapacityError):
+    """As many requests wait as may wait."""
+
+    code = "queue_full"
+
+
+class ShuttingDown(CapacityError):
+    """The server is about to end and takes nothing new."""
+
+    code = "shutting_down"
+
+
+class PreemptionLimit(CapacityError):
+    """The sequence lost its cache to others more often than the limit."""
+
+    code = "preemption_limit"
+
+
+class OutOfMemory(CapacityError):
+    """The bytes needed and the bytes there are, in the message."""
+
+    code = "out_of_memory"
+
+
+class ModelError(HeadwayError):
+    """The fault is in the model's files."""
+
+    fault = "model"
+
+
+class UnsupportedModel(ModelError):
+    """A format, tensor type, architecture or tokenizer that Headway does not have, named."""
+
+    code = "unsupported_model"
+
+
+class CorruptCheckpoint(ModelError):
+    """A file whose sizes, offsets, types or names contradict each other."""
+
+    code = "corrupt_checkpoint"
+
+
+class TensorMismatch(ModelError):
+    """Tensors are missing, unexpected or of a wrong shape; the message lists them."""
+
+    code = "tensor_mismatch"
+
+
+class DownloadFailed(ModelError):
+    """A download did not end, or ended with other bytes than it should."""
+
+    code = "download_failed"
+
+
+class NonFiniteLogits(ModelError):
+    """The model computed NaN or infinity for this sequence."""
+
+    code = "non_finite_logits"
+
+
+class InternalError(HeadwayError):
+    """A fault of Headway."""
+
+    code = "internal_error"
+
+
+class WorkerDied(InternalError):
+    """The model's process ended while the request was open; it is restarted."""
+
+    code = "worker_died"
+
+
+class WorkerStalled(InternalError):
+    """The model's process made no progress within the stall time-out; it was killed and is restarted."""
+
+    code = "worker_stalled"
+
+
+class InvariantBroken(InternalError):
+    """A check of our own found a state that must not exist."""
+
+    code = "invariant_broken"
+
+
+def _tree(root: type[HeadwayError]) -> dict[str, type[HeadwayError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+def from_wire(error: wire.Error) -> HeadwayError:
+    """The error that a message carries; of a kind that this process does not know, an InternalError."""
+    kind = _tree(HeadwayError).get(error.kind)
+    if kind is None:
+        return InternalError(f"{error.kind}: {error.message}", param=error.param)
+    return kind(error.message, param=error.param)

@@ -1,0 +1,59 @@
+"""What an executor is given and gives: the arrays of one step in, logits out. It knows no request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """One step: num_seqs runs of new tokens, end to end. Block b holds slots b * block_size and on."""
+
+    token_ids: Int32  # [num_tokens]
+    positions: Int32  # [num_tokens]
+    query_starts: Int32  # [num_seqs + 1], sequence s has tokens query_starts[s]:query_starts[s + 1]
+    context_lens: Int32  # [num_seqs], tokens in the cache once this step is done
+    block_tables: Int32  # [num_seqs, max_blocks], rows padded by 0 after ceil(context_len / block_size)
+    slots: Int64  # [num_tokens], where each token's K and V go
+    logit_rows: Int32  # [num_logit_rows], ascending indexes into the tokens: whose logits are wanted
+
+
+class Weights(Protocol):
+    """A checkpoint's tensors under a Program's canonical names."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor there is."""
+        ...
+
+    def read(self, name: str) -> Float32:
+        """One tensor, dequantised, C-contiguous; a new array or a read-only view of the file."""
+        ...
+
+
+class KVBuffers(Protocol):
+    """The memory of the KV cache, one pair of buffers for each cache id of the Program, zeroed at first."""
+
+    num_blocks: int
+    block_size: int
+    dtype: str
+
+    def buffers(self, cache_id: int) -> tuple[memoryview, memoryview]:
+        """K and V: writable bytes, [num_blocks, block_size, num_kv_heads, dim] of `dtype` each."""
+        ...
+
+
+class Executor(Protocol):
+    """A Program bound to its weights and a KV cache. Not thread-safe: one step at a time."""
+
+    vocab_size: int
+
+    def execute(self, step: StepArrays) -> Float32:
+        """Runs the step, writes its K and V. Logits [num_logit_rows, vocab_size], valid until the next call."""
+        ...

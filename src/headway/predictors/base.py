@@ -1,0 +1,37 @@
+"""What a worker process runs. worker/serve finds it by its dotted name and is its only caller, from one thread."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import headway_wire as wire
+
+Report = Callable[[wire.Loading], None]
+"""Called during a load, at each phase and at most ten times a second."""
+
+
+class Predictor(Protocol):
+    """A loaded model as a state machine: messages in, messages out. Raises only what ends the process."""
+
+    def load(self, source: str, options: dict[str, Any], report: Report) -> wire.Ready:
+        """Loads; blocks. Raises HeadwayError."""
+        ...
+
+    def handle(self, message: wire.Submit | wire.Abort | wire.Hold | wire.Infer) -> Iterable[wire.Up]:
+        """Takes one message; returns what to send back at once (Accepted, Refused, Outputs)."""
+        ...
+
+    def has_work(self) -> bool:
+        """Whether step() would do something."""
+        ...
+
+    def step(self) -> Iterable[wire.Up]:
+        """Does one step; returns its messages (a Step first)."""
+        ...
+
+    def stats(self) -> wire.Stats:
+        """Counters and gauges now."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds; called once, last."""
+        ...

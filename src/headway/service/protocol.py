@@ -1,0 +1,93 @@
+"""What a door needs of the house behind it. server/ knows nothing else of the models."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from headway.core.output import TextDelta, Usage
+from headway.core.request import GenerateRequest, Prompt
+
+ModelState = Literal["cold", "loading", "ready", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A served model, as /v1/models and /ready tell it."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    state: ModelState
+    max_model_len: int | None
+    root: str
+    """Where it came from."""
+    reason: str = ""
+    """Why it failed."""
+
+
+class GenerateStream(Protocol):
+    """An accepted request. Iterating gives deltas of all choices, each choice's last with a finish_reason.
+
+    An error event raises its HeadwayError from the iterator. Whoever got the stream closes it (aclose, or
+    `async with`); closing before the end aborts what still runs.
+    """
+
+    prompt_token_ids: Sequence[int]
+    model: str
+
+    def __aiter__(self) -> AsyncIterator[TextDelta]: ...
+
+    async def __aenter__(self) -> "GenerateStream": ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    @property
+    def usage(self) -> Usage:
+        """So far; final once the iterator has ended."""
+        ...
+
+
+class Service(Protocol):
+    """Many models (one, for now) behind one door."""
+
+    def models(self) -> list[ModelCard]:
+        """Those that may be asked for."""
+        ...
+
+    def is_ready(self) -> tuple[bool, str]:
+        """Whether a request would be taken now, and why not."""
+        ...
+
+    async def generate(self, request: GenerateRequest) -> GenerateStream:
+        """Returns once the worker has accepted it. Raises HeadwayError: then nothing was started."""
+        ...
+
+    async def tokenize(self, model: str, prompt: Prompt) -> list[int]:
+        """The ids that generate() would send. Raises as generate()."""
+        ...
+
+    async def detokenize(self, model: str, token_ids: Sequence[int]) -> str:
+        """Text of the ids, special tokens included. Raises InvalidRequest for an id outside the vocabulary."""
+        ...
+
+    async def token_texts(self, model: str, token_ids: Sequence[int]) -> list[str]:
+        """Each id decoded on its own."""
+        ...
+
+    def stats(self) -> Mapping[str, Any]:
+        """The last Stats of each model's worker, by model id, and the pool's own."""
+        ...
+
+    async def start(self) -> None:
+        """Starts what is to be resident from the beginning; returns at once, the load goes on."""
+        ...
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes nothing new, waits for what runs, at most so long; then ends it."""
+        ...
+
+    async def aclose(self) -> None:
+        """Ends every worker process."""
+        ...

@@ -1,0 +1,247 @@
+"""The messages between a worker process and its parent, one class each; nothing else travels between them.
+
+Down (parent to worker): Load, Submit, Abort, Hold, Infer, Shutdown.
+Up (worker to parent):   Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats.
+
+A worker answers Load by Loading (any number of times) and then by one Ready or one Failed. It answers each Submit by
+one Accepted or one Refused, in the order of the Submits; an accepted request ends with exactly one terminal
+TokenEvent for each of its choices. What is per token is packed as arrays, the rest as maps, so that a field can be
+added without breaking the other side.
+"""
+
+from typing import Any, Dict, List, Optional, Union
+
+import msgspec
+
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are chosen and when a choice ends: what the worker has to know of a request.
+
+    Stop strings are not here: they are seen where the text is, in the parent.
+    """
+
+    n: int = 1
+    """Choices of one prompt."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps every token."""
+    min_p: float = 0.0
+    seed: Optional[int] = None
+    """64 bits. Choice i draws its noise from (seed, i, output position); None: the worker draws a seed."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Dict[int, float] = {}
+    """Token id to what is added to its logit."""
+    stop_token_ids: List[int] = []
+    """End the choice, beside the model's own end tokens."""
+    ignore_eos: bool = False
+    """The model's own end tokens do not end the choice; stop_token_ids still do."""
+    min_tokens: int = 0
+    """No end token is chosen before so many output tokens."""
+    max_tokens: Optional[int] = None
+    """Output tokens a choice; None: the rest of the context."""
+    logprobs: Optional[int] = None
+    """None: none. k: each sampled token's log-probability and those of the k likeliest tokens."""
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error on its way between processes: the name of its class in the error tree, and its words."""
+
+    kind: str
+    message: str
+    param: Optional[str] = None
+    """The request's field at fault."""
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A named array: `data` is little-endian and C-contiguous."""
+
+    name: str
+    dtype: str
+    shape: List[int]
+    data: bytes
+
+
+# Down
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
+    """First message: what to load. `predictor` is a dotted name `module:Class`; `options` are that predictor's own."""
+
+    predictor: str
+    source: str
+    options: Dict[str, Any] = {}
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
+    """A request: valid ids, and a length that the parent has checked; the worker checks again what it depends on."""
+
+    request_id: str
+    prompt_token_ids: List[int]
+    sampling: Sampling = Sampling()
+    priority: int = 0
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
+    """End a request (or one choice of it) now. Unknown and finished ones are ignored.
+
+    `finish_reason` is what the terminal events will say: "stop" when the parent saw a stop string, else "abort".
+    """
+
+    request_id: str
+    choice: Optional[int] = None
+    finish_reason: str = "abort"
+    reason: str = ""
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
+    """Stop scheduling a request whose reader is slow, or go on with it."""
+
+    request_id: str
+    is_held: bool
+
+
+class Infer(msgspec.Struct, frozen=True, kw_only=True, tag="infer"):
+    """Tensors in, tensors out (Outputs), for models that are no language models."""
+
+    request_id: str
+    tensors: List[Tensor]
+
+
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
+    """End the process now; what is open ends with abort events."""
+
+
+Down = Union[Load, Submit, Abort, Hold, Infer, Shutdown]
+
+# Up
+
+
+class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
+    """Progress of a load: phases are fetch, read, build, warm; `fraction` in 0..1 where it is known."""
+
+    phase: str
+    fraction: Optional[float] = None
+    elapsed_s: float = 0.0
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The model answers. `info` holds the predictor's facts (limits, bytes, dtype), for people and for checks."""
+
+    info: Dict[str, Any] = {}
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The load, or the whole worker, failed; the process ends after this."""
+
+    error: Error
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag="accepted"):
+    """The request is in the worker's queue; events follow."""
+
+    request_id: str
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The request never entered; no event follows."""
+
+    request_id: str
+    error: Error
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one output position (log-softmax of the raw logits, float32)."""
+
+    logprob: float
+    top_ids: List[int] = []
+    """Likeliest first; ties by the lower id."""
+    top_logprobs: List[float] = []
+
+
+class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
+    """What one step did to one choice: new tokens, or its end, or both."""
+
+    request_id: str
+    choice: int
+    token_ids: List[int] = []
+    logprobs: Optional[List[TokenLogprobs]] = None
+    """One for each of token_ids, if asked for."""
+    finish_reason: Optional[str] = None
+    """None while it runs; else stop, length, abort or error: this is the terminal event."""
+    stop_reason: Union[int, str, None] = None
+    """The stop token's id, or why it was aborted."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that were not computed because the prefix cache held them."""
+    error: Optional[Error] = None
+    """With finish_reason error."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
+    """One engine step: the events of all its sequences. A step without events is sent too: it is progress."""
+
+    events: List[TokenEvent] = []
+    num_running: int = 0
+    num_waiting: int = 0
+    num_tokens: int = 0
+    """Tokens computed in this step."""
+    num_preemptions: int = 0
+    """In this step."""
+    num_free_blocks: int = 0
+    num_cached_blocks: int = 0
+    """Blocks that only the prefix cache holds (no sequence uses them)."""
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_logprobs"):
+    """Log-probabilities of a run of prompt tokens, from position `start`."""
+
+    request_id: str
+    start: int
+    logprobs: List[TokenLogprobs]
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True, tag="embedding"):
+    """A pooled vector: little-endian float32."""
+
+    request_id: str
+    data: bytes
+
+
+class Outputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
+    """The answer to Infer, or its error."""
+
+    request_id: str
+    tensors: List[Tensor] = []
+    error: Optional[Error] = None
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
+    """The predictor's counters and gauges: sent when it becomes idle, and at most once a second otherwise."""
+
+    values: Dict[str, float] = {}
+
+
+Up = Union[Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats]
+
+_encoder = msgspec.msgpack.Encoder()
+_down_decoder = msgspec.msgpack.Decoder(Down)
+_up_decoder = msgspec.msgpack.Decoder(Up)
+
+
+def encode(message: Union[Down, Up]) -> bytes:
+    """A message as msgpack, without its frame."""
+    return _encoder.encode(message)
+
+
+def decode_down(payload: bytes) -> Down:
+    """A message for the worker. Raises msgspec.DecodeError (ValidationError included)."""
+    return _down_decoder.decode(payload)
+
+
+def decode_up(payload: bytes) -> Up:
+    """A message for the parent. Raises msgspec.DecodeError (ValidationError included)."""
+    return _up_decoder.decode(payload)

@@ -14,7 +14,6 @@ from typing import Any, Dict, List, Optional, Union
 import msgspec
 
 
-
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are chosen and when a choice ends: what the worker has to know of a request.
 

@@ -1,4 +1,4 @@
-"""One frozen config a room. cli/ resolves them once: flags, then HEADWAY_*, then the YAML file. None is written back."""
+"""One frozen config a room. cli/ resolves them once (flags, HEADWAY_*, the YAML file); none is written back."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

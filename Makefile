@@ -1,0 +1,64 @@
+# make serve     everything to a running server: environment, demo model, http://127.0.0.1:8000
+# make test      the same environment with the development tools, then the whole test suite
+# make check     format, lint, types
+# make bench     the measurements of docs/log.md, with the peers in the same run
+# make native    builds the C++ extension again after a change in native/
+# make clean     removes what the others made
+
+PYTHON ?= python3
+VENV ?= .venv
+MODEL ?= demo
+FLAGS ?=
+PYTEST_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard native/*.txt native/*.cpp native/*.h native/*/*.cpp native/*/*.h)
+
+.PHONY: serve test check format bench native clean requirements
+.DELETE_ON_ERROR:
+
+serve: $(VENV)/.ready
+	$(BIN)/headway serve $(MODEL) $(FLAGS)
+
+test: $(VENV)/.ready-dev
+	$(BIN)/headway pull demo
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+check: $(VENV)/.ready-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy src
+
+format: $(VENV)/.ready-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.ready-dev
+	bash benchmarks/run.sh $(BIN)/python
+
+native: $(VENV)/.ready-dev
+	$(PIP) --no-build-isolation --no-deps --editable .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+
+requirements:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Headway needs Python 3.11 or newer as $(PYTHON): install it, or run make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "Python's venv module is missing: apt install python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
+	  { echo "Python's headers are missing: apt install python3-dev"; exit 1; }
+	@command -v $${CXX:-g++} >/dev/null || { echo "A C++ compiler is missing: apt install g++"; exit 1; }
+
+$(BIN)/python: | requirements
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: $(SOURCES_OF_BUILD) | $(BIN)/python
+	$(PIP) --editable '.[torch]'
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	$(PIP) --editable '.[torch,dev]'
+	@touch $@

@@ -76,8 +76,20 @@ class Service(Protocol):
         """Each id decoded on its own."""
         ...
 
-    def stats(self) -> Mapping[str, Any]:
-        """The last Stats of each model's worker, by model id, and the pool's own."""
+    async def generation_defaults(self, model: str) -> Mapping[str, Any]:
+        """The model's own sampling defaults (generation_config.json), empty where it has none or they are off.
+
+        Waits until the model's files are open, not for its weights. Raises ModelNotFound, or why they can't be opened.
+        """
+        ...
+
+    def stats(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """{"models": {model id: numbers}, "pool": {"pool": numbers}}.
+
+        A model's numbers are its worker's last Stats as they came, and the parent's own: client_open_requests,
+        client_output_tokens_total (billed), client_overshoot_tokens_total, client_aborts_total.
+        The pool's: waiting_requests, leases, worker_starts_total, worker_failures_total.
+        """
         ...
 
     async def start(self) -> None:

@@ -1,7 +1,7 @@
 """What a door needs of the house behind it. server/ knows nothing else of the models."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from headway.core.output import TextDelta, Usage
@@ -23,6 +23,10 @@ class ModelCard:
     """Where it came from."""
     reason: str = ""
     """Why it failed."""
+    phases: tuple[tuple[str, float], ...] = ()
+    """The load so far, for people: each phase (fetch, read, build, warm) and its seconds, the current one last."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What the model's worker told when it became ready (Ready.info): limits, bytes, the memory plan's lines."""
 
 
 class GenerateStream(Protocol):

@@ -1,0 +1,191 @@
+"""Program: a model as a list of ops over named values, with its weights and caches. No arrays, no file formats.
+
+Made by an architecture file from a ModelShape (registry.make_program), run by executor/, costed by planner/, shown by
+describe(). check() is called where a Program is made.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from headway.errors import InvariantBroken
+from headway.model.ops import Add, Attention, Embed, Linear, Logits, Mul, Norm, Op, Rope, SelectRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSpec:
+    """What one Attention keeps for each token: K of num_kv_heads * qk_dim elements and V of num_kv_heads * v_dim."""
+
+    cache_id: int
+    num_kv_heads: int
+    qk_dim: int
+    v_dim: int
+    window: int | None = None
+    """Keys further back than this are never read again."""
+
+    @property
+    def elements_per_token(self) -> int:
+        """K and V together."""
+        return self.num_kv_heads * (self.qk_dim + self.v_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A model. `ops` run in order; the last is Logits."""
+
+    architecture: str
+    ops: tuple[Op, ...]
+    weights: Mapping[str, tuple[int, ...]]
+    """Canonical name -> shape, each tensor once however often it is used."""
+    caches: tuple[CacheSpec, ...]
+    """Ordered by cache_id, from 0."""
+    vocab_size: int
+    hidden_size: int
+    max_position: int
+    """Positions at or over it are not computed rightly."""
+
+    @property
+    def num_weights(self) -> int:
+        """Elements of all weights."""
+        return sum(_num_elements(shape) for shape in self.weights.values())
+
+    def check(self) -> None:
+        """Raises InvariantBroken unless each value is made once and before its use and all shapes agree."""
+        widths: dict[str, int] = {}
+        is_selected: dict[str, bool] = {}
+        for op in self.ops:
+            for name in op.inputs:
+                if name not in widths:
+                    raise InvariantBroken(f"{_title(op)} reads {name!r}, which no op before it makes")
+            if op.out in widths:
+                raise InvariantBroken(f"{_title(op)} makes {op.out!r} a second time")
+            if len({is_selected[name] for name in op.inputs}) > 1:
+                raise InvariantBroken(f"{_title(op)} mixes all tokens with selected rows")
+            widths[op.out] = _check_op(op, widths, self)
+            is_selected[op.out] = isinstance(op, SelectRows) or any(is_selected[name] for name in op.inputs)
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        if not self.ops or not isinstance(self.ops[-1], Logits):
+            raise InvariantBroken("a Program ends with Logits")
+        used = [op.cache_id for op in self.ops if isinstance(op, Attention)]
+        kept = [cache.cache_id for cache in self.caches]
+        if sorted(used) != kept or kept != list(range(len(kept))):
+            raise InvariantBroken(f"Attention ops use caches {used}, the Program keeps {kept}")
+        named = {name for op in self.ops for name in op.weights}
+        if named != set(self.weights):
+            raise InvariantBroken(f"weights that ops and Program do not share: {sorted(named ^ set(self.weights))}")
+
+
+def _num_elements(shape: tuple[int, ...]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def _title(op: Op) -> str:
+    return f"{type(op).__name__}({op.out})"
+
+
+def _expect(op: Op, what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise InvariantBroken(f"{_title(op)}: {what} is {found}, it must be {wanted}")
+
+
+def _check_op(op: Op, widths: Mapping[str, int], program: Program) -> int:
+    """Width of what the op makes."""
+    shape_of = program.weights.get
+    for name in op.weights:
+        if name not in program.weights:
+            raise InvariantBroken(f"{_title(op)}: the Program has no weight {name!r}")
+    match op:
+        case Embed():
+            return program.weights[op.table][-1]
+        case Linear():
+            out_width = program.weights[op.weight][0]
+            _expect(op, op.weight, shape_of(op.weight), (out_width, widths[op.input]))
+            if op.bias is not None:
+                _expect(op, op.bias, shape_of(op.bias), (out_width,))
+            return out_width
+        case Norm():
+            return _check_norm(op, widths, program)
+        case Mul() | Add():
+            if not (isinstance(op, Mul) and widths[op.right] == 1):
+                _expect(op, f"width of {op.right}", widths[op.right], widths[op.left])
+            return widths[op.left]
+        case Rope():
+            _expect(op, f"width of {op.input} modulo head_dim", widths[op.input] % op.head_dim, 0)
+            if not 0 < op.dims <= op.head_dim:
+                raise InvariantBroken(f"{_title(op)}: {op.dims} of {op.head_dim} columns turn")
+            return widths[op.input]
+        case Attention():
+            return _check_attention(op, widths, program)
+        case Logits():
+            _expect(op, f"width of {op.input}", widths[op.input], program.vocab_size)
+            return program.vocab_size
+        case _:
+            return widths[op.inputs[0]]
+
+
+def _check_norm(op: Norm, widths: Mapping[str, int], program: Program) -> int:
+    width = widths[op.input]
+    (norm_width,) = program.weights[op.weight]
+    if op.over == "hidden":
+        _expect(op, op.weight, norm_width, width)
+    else:
+        _expect(op, f"width of {op.input} modulo that of {op.weight}", width % norm_width, 0)
+    if op.bias is not None:
+        _expect(op, op.bias, program.weights[op.bias], (norm_width,))
+    return width
+
+
+def _check_attention(op: Attention, widths: Mapping[str, int], program: Program) -> int:
+    _expect(op, "num_heads modulo num_kv_heads", op.num_heads % op.num_kv_heads, 0)
+    _expect(op, f"width of {op.q}", widths[op.q], op.num_heads * op.qk_dim)
+    _expect(op, f"width of {op.k}", widths[op.k], op.num_kv_heads * op.qk_dim)
+    _expect(op, f"width of {op.v}", widths[op.v], op.num_kv_heads * op.v_dim)
+    if not 0 <= op.cache_id < len(program.caches):
+        raise InvariantBroken(f"{_title(op)}: there is no cache {op.cache_id}")
+    cache = program.caches[op.cache_id]
+    _expect(op, "cache", (cache.num_kv_heads, cache.qk_dim, cache.v_dim), (op.num_kv_heads, op.qk_dim, op.v_dim))
+    return op.num_heads * op.v_dim
+
+
+def describe(program: Program) -> str:
+    """The Program as text: a head, one line an op, weights with their shapes. For people; not parsed again."""
+    kv = sum(cache.elements_per_token for cache in program.caches)
+    head = (
+        f"{program.architecture}: {program.num_weights:,} weights in {len(program.weights)} tensors, "
+        f"{len(program.ops)} ops, {len(program.caches)} caches of {kv:,} elements a token, "
+        f"vocabulary {program.vocab_size:,}, positions {program.max_position:,}"
+    )
+    width = max((len(op.out) for op in program.ops), default=0)
+    lines = (f"  {op.out:<{width}} = {type(op).__name__}({', '.join(_arguments(op, program))})" for op in program.ops)
+    return "\n".join([head, *lines])
+
+
+def _arguments(op: Op, program: Program) -> Iterator[str]:
+    yield from op.inputs
+    for name in op.weights:
+        yield f"{name}{list(program.weights[name])}"
+    shown = {"out", *_names_of_strings(op)}
+    for item in fields(op):
+        value = getattr(op, item.name)
+        if item.name in shown or value == item.default:
+            continue
+        yield f"{item.name}={_value_text(value)}"
+
+
+def _names_of_strings(op: Op) -> Iterator[str]:
+    named = {*op.inputs, *op.weights}
+    for item in fields(op):
+        value = getattr(op, item.name)
+        if isinstance(value, str) and value in named:
+            yield item.name
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{value[0]:.4g} .. {value[-1]:.4g}; {len(value)}]" if value else "[]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

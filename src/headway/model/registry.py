@@ -1,0 +1,42 @@
+"""The architectures that Headway has, by name: make_program is the one way from a ModelShape to a Program."""
+
+from collections.abc import Callable
+
+from headway.checkpoint.shape import ModelShape
+from headway.errors import UnsupportedModel
+from headway.model.granite import make_granite
+from headway.model.llama import make_llama
+from headway.model.mistral import make_mistral
+from headway.model.parts import Builder
+from headway.model.program import Program
+from headway.model.qwen2 import make_qwen2
+from headway.model.qwen3 import make_qwen3
+from headway.model.smollm3 import make_smollm3
+
+ARCHITECTURES: dict[str, Callable[[Builder], Program]] = {
+    "granite": make_granite,
+    "llama": make_llama,
+    "mistral": make_mistral,
+    "qwen2": make_qwen2,
+    "qwen3": make_qwen3,
+    "smollm3": make_smollm3,
+}
+
+
+def make_program(shape: ModelShape, *, max_model_len: int | None = None) -> Program:
+    """The checked Program of a shape.
+
+    Args:
+        shape: what checkpoint/ read.
+        max_model_len: the longest sequence to come, None for the model's own; chooses among rope frequencies where
+            these depend on it, and limits nothing.
+
+    Raises:
+        UnsupportedModel: the architecture, or a part of it, is not one of ours; names it and those there are.
+    """
+    make = ARCHITECTURES.get(shape.architecture)
+    if make is None:
+        raise UnsupportedModel(
+            f"architecture {shape.architecture!r} is not supported; supported: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return make(Builder(shape, max_model_len or shape.max_position))

@@ -1,0 +1,154 @@
+"""Opens a model on disk: what it is (ModelShape), how it speaks (TextSource), and its weights, mapped and checked.
+
+Opening reads headers and configuration only; a tensor is converted when it is read. Formats: a GGUF file, or a
+Hugging Face folder (config.json, tokenizer.json, safetensors in one file or many). Pickle is refused.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headway.checkpoint import gguf_model, gguf_text, huggingface_shape, huggingface_text
+from headway.checkpoint.fields import Fields
+from headway.checkpoint.gguf import MAGIC, GgufFile
+from headway.checkpoint.mapping import MappedFile
+from headway.checkpoint.safetensors import SafetensorsFile
+from headway.checkpoint.shape import ModelShape
+from headway.checkpoint.weights import MappedWeights, WeightView
+from headway.errors import CorruptCheckpoint, UnsupportedModel
+from headway.text.source import TextSource
+
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+WEIGHTS_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An open model."""
+
+    path: Path
+    format: Literal["gguf", "safetensors"]
+    shape: ModelShape
+    text: TextSource
+    weights: MappedWeights
+    created: int
+    """Unix seconds: when the weights were last written."""
+    identity: str
+    """Changes when a weight file's size or time does: 16 hexadecimal digits."""
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The model in this file or folder.
+
+    Raises:
+        UnsupportedModel: a format, architecture, tensor type or use of one that Headway does not have, named.
+        CorruptCheckpoint: a file is not there, or is not what it says.
+    """
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.is_file():
+        raise CorruptCheckpoint(f"{path} is not there")
+    check_no_pickle(path)
+    if path.suffix == ".safetensors":
+        raise UnsupportedModel(f"{path} holds weights only: give the folder that has it and its config.json")
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if path.suffix != ".gguf" and magic != MAGIC:
+        raise UnsupportedModel(f"{path} is neither a GGUF file nor a folder with a config.json")
+    return _open_gguf(path)
+
+
+def check_no_pickle(path: Path) -> None:
+    """Raises UnsupportedModel for a file that only pickle could read: that runs whatever code the file holds."""
+    if path.suffix in PICKLE_SUFFIXES:
+        raise UnsupportedModel(
+            f"{path} is a pickle file, which can run code when it is read, and is refused: "
+            f"convert it with `headway convert {path.parent}`"
+        )
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    file = GgufFile(path)
+    shape = gguf_model.read_shape(file)
+    views = gguf_model.canonical_views(file, shape)
+    file.check_readable([view.name for view in views.values()])
+    text = gguf_text.read_text(file, shape.vocab_size)
+    return Checkpoint(path, "gguf", shape, text, MappedWeights(views), *_stamp([file.file]))
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise UnsupportedModel(f"{folder} has no config.json{_near_miss(folder)}")
+    config = Fields.of_json(config_path)
+    shape = huggingface_shape.read_shape(config)
+    files = _weight_files(folder)
+    weights = MappedWeights(_folder_views(files, shape))
+    text = huggingface_text.read_text(folder, config, shape.vocab_size)
+    return Checkpoint(folder, "safetensors", shape, text, weights, *_stamp(file.file for file in files))
+
+
+def _near_miss(folder: Path) -> str:
+    ggufs = sorted(path.name for path in folder.glob("*.gguf"))
+    if ggufs:
+        return f", but GGUF files: give one of {', '.join(ggufs[:5])}"
+    return ": it is not a model as Hugging Face lays it out"
+
+
+def _weight_files(folder: Path) -> list[SafetensorsFile]:
+    """One file if it is there, else those of the index; each is a plain name inside the folder."""
+    if (folder / WEIGHTS_NAME).is_file():
+        return [SafetensorsFile(folder / WEIGHTS_NAME)]
+    index_path = folder / INDEX_NAME
+    if index_path.is_file():
+        return _sharded_files(folder, Fields.of_json(index_path))
+    if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES):
+        check_no_pickle(pickles[0])
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    hint = f"; {', '.join(others[:5])} has another name" if others else ""
+    raise UnsupportedModel(f"{folder} has neither {WEIGHTS_NAME} nor {INDEX_NAME}{hint}")
+
+
+def _sharded_files(folder: Path, index: Fields) -> list[SafetensorsFile]:
+    tensors_of: dict[str, set[str]] = {}
+    for tensor, name in index.mapping("weight_map").items():
+        if not isinstance(name, str) or Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            index.fail("weight_map", f"names {str(name)[:100]!r}, not a safetensors file of this folder")
+        tensors_of.setdefault(name, set()).add(tensor)
+    if not tensors_of:
+        index.fail("weight_map", "is missing or empty")
+    files = []
+    for name, tensors in sorted(tensors_of.items()):
+        path = folder / name
+        if not path.is_file():
+            raise CorruptCheckpoint(f"{path} is not there, but {INDEX_NAME} names it: the download is not complete")
+        files.append(SafetensorsFile(path))
+        if lacking := sorted(tensors - files[-1].tensors.keys()):
+            raise CorruptCheckpoint(f"{path} does not have {lacking[0]!r}, as {INDEX_NAME} says")
+    return files
+
+
+def _folder_views(files: list[SafetensorsFile], shape: ModelShape) -> dict[str, WeightView]:
+    found: dict[str, WeightView] = {}
+    for file in files:
+        kept = []
+        for tensor in file.tensors.values():
+            canonical = huggingface_shape.canonical_name(tensor.name, is_tied=shape.is_tied)
+            if canonical is None:
+                continue
+            if canonical in found:
+                raise CorruptCheckpoint(f"{file.file.path}: {tensor.name!r} is also in another file")
+            found[canonical] = WeightView(file, tensor.name, tensor.shape)
+            kept.append(tensor.name)
+        file.check_readable(kept)
+    return found
+
+
+def _stamp(files: Iterable[MappedFile]) -> tuple[int, str]:
+    """(created, identity) of the weight files together."""
+    stamps = [(file.path.name, file.size, file.modified_ns) for file in files]
+    created = max(modified_ns for _, _, modified_ns in stamps) // 1_000_000_000
+    return created, hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]

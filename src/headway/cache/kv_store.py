@@ -1,0 +1,71 @@
+"""KVStore: the memory behind the KV cache's block numbers. Made at load; the executor maps it, nobody else reads it.
+
+Each cache id has a mapping of its own for K and one for V:
+
+    K of cache 0   [ block 0 | block 1 | ... | block num_blocks - 1 ]
+    V of cache 0   [ block 0 | ...                                  ]     each block is
+    K of cache 1   [ ...                                            ]     [block_size, num_kv_heads, dim] of `dtype`
+
+The mappings are anonymous and private: the kernel gives zeroed pages as blocks are first written, so an idle cache
+costs nothing yet; the planner charges it whole.
+"""
+
+import mmap
+from collections.abc import Sequence
+
+from headway.errors import OutOfMemory
+from headway.model.program import CacheSpec
+
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class KVStore:
+    """executor.base.KVBuffers over anonymous memory. Raises OutOfMemory that names the bytes needed and had.
+
+    Args:
+        available_bytes: what there is, for the message; None where it is not known.
+    """
+
+    def __init__(
+        self,
+        caches: Sequence[CacheSpec],
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: str,
+        available_bytes: int | None = None,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.dtype = dtype
+        per_dim = num_blocks * block_size * _DTYPE_BYTES[dtype]
+        sizes = [
+            (per_dim * spec.num_kv_heads * spec.qk_dim, per_dim * spec.num_kv_heads * spec.v_dim) for spec in caches
+        ]
+        self.num_bytes = sum(k_bytes + v_bytes for k_bytes, v_bytes in sizes)
+        """All buffers together."""
+        self._buffers: list[tuple[memoryview, memoryview]] = []
+        try:
+            for k_bytes, v_bytes in sizes:
+                self._buffers.append((_map(k_bytes), _map(v_bytes)))
+        except (OSError, ValueError, OverflowError, MemoryError) as error:
+            self._buffers.clear()
+            had = "" if available_bytes is None else f"; {available_bytes} are available"
+            raise OutOfMemory(
+                f"the KV cache needs {self.num_bytes} bytes ({num_blocks} blocks of {block_size} tokens) and the "
+                f"system does not give them{had}: lower --kv-cache-memory or --max-model-len"
+            ) from error
+
+    def buffers(self, cache_id: int) -> tuple[memoryview, memoryview]:
+        """K and V of a cache id: writable bytes, see the module's docstring."""
+        return self._buffers[cache_id]
+
+    def close(self) -> None:
+        """Lets go of the memory; it is returned once the executor's views of it are gone too."""
+        self._buffers.clear()
+
+
+def _map(num_bytes: int) -> memoryview:
+    """Zeroed memory that is given page by page. Private: shared anonymous memory would count as a file of tmpfs."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return memoryview(mmap.mmap(-1, num_bytes, flags=flags))

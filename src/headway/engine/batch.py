@@ -1,0 +1,90 @@
+"""Batch: a StepPlan as the executor's arrays, from arrays that persist between steps.
+
+Each running sequence has a row (the scheduler gives it) in the token matrix and in the block table. A row is filled
+when its sequence starts and added to when it gains a token or a block; a step then gathers from the rows, vectorised
+over the batch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.core.sequence import Sequence
+from headway.core.step import StepPlan, TableChange
+from headway.executor.base import Int32, StepArrays
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStep:
+    """A step's arrays, and whom its logits belong to."""
+
+    arrays: StepArrays
+    sampled: list[Sequence]
+    """One for each row of the logits: those that have no token to catch up after this step."""
+    rows: Int32  # [num_sampled], their rows in the token matrix
+    num_tokens: Int32  # [num_sampled], their tokens so far, prompt and output
+
+
+class Batch:
+    """The persistent arrays. The token matrix is the sampler's, shared: it counts tokens for penalties in it.
+
+    Args:
+        token_matrix: int32 [max_num_seqs, max_model_len], written here only.
+    """
+
+    def __init__(self, token_matrix: Int32, *, block_size: int) -> None:
+        max_num_seqs, max_model_len = token_matrix.shape
+        self._tokens = token_matrix
+        self._block_size = block_size
+        self._table = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
+        self._arange = np.arange(max_num_seqs + 1, dtype=np.int32)
+
+    def start(self, sequence: Sequence) -> None:
+        """Fills the row of a sequence that starts (again): its tokens; its blocks come as a table change."""
+        self._tokens[sequence.row, : len(sequence.token_ids)] = sequence.token_ids
+        self._table[sequence.row] = 0
+
+    def change_tables(self, changes: list[TableChange]) -> None:
+        """Writes new blocks into the rows of their sequences."""
+        for sequence, start, block_ids in changes:
+            if len(block_ids) == 1:
+                self._table[sequence.row, start] = block_ids[0]
+            else:
+                self._table[sequence.row, start : start + len(block_ids)] = block_ids
+
+    def append(self, step: BatchStep, token_ids: Int32) -> None:
+        """Writes the sampled tokens, one for each of `step.sampled`, behind the tokens of their rows."""
+        self._tokens[step.rows, step.num_tokens] = token_ids
+
+    def make_step(self, plan: StepPlan) -> BatchStep:
+        """The arrays of a plan whose rows and tables are filled. The cost in Python does not depend on the tokens."""
+        sequences, num_seqs = plan.sequences, len(plan.sequences)
+        rows = np.fromiter([sequence.row for sequence in sequences], np.int32, num_seqs)
+        computed = np.fromiter([sequence.num_computed_tokens for sequence in sequences], np.int32, num_seqs)
+        lengths = np.fromiter([len(sequence.token_ids) for sequence in sequences], np.int32, num_seqs)
+        counts = np.fromiter(plan.num_tokens, np.int32, num_seqs)
+        context_lens = computed + counts
+        starts = np.zeros(num_seqs + 1, np.int32)
+        np.cumsum(counts, out=starts[1:])
+        if int(starts[-1]) == num_seqs:
+            token_seqs, token_rows, positions = self._arange[:num_seqs], rows, computed
+        else:
+            token_seqs = np.repeat(self._arange[:num_seqs], counts)
+            token_rows = rows[token_seqs]
+            positions = np.arange(int(starts[-1]), dtype=np.int32) - (starts[:-1] - computed)[token_seqs]
+        num_table_blocks = (int(context_lens.max()) - 1) // self._block_size + 1
+        blocks = self._table[token_rows, positions // self._block_size].astype(np.int64)
+        is_sampled = context_lens == lengths
+        sampled = is_sampled.nonzero()[0]
+        arrays = StepArrays(
+            token_ids=self._tokens[token_rows, positions],
+            positions=positions,
+            query_starts=starts,
+            context_lens=context_lens,
+            block_tables=self._table[rows, :num_table_blocks],
+            slots=blocks * self._block_size + positions % self._block_size,
+            logit_rows=starts[1:][sampled] - 1,
+        )
+        if len(sampled) == num_seqs:
+            return BatchStep(arrays, sequences, rows, lengths)
+        return BatchStep(arrays, [sequences[index] for index in sampled], rows[sampled], lengths[sampled])

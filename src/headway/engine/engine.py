@@ -1,0 +1,289 @@
+"""Engine: one loaded LLM. Messages in, one Step of events a step out; it calls nobody back and starts no thread.
+
+The life of a request:
+ 1. submit() checks it (admission.py). What cannot run is Refused, and nothing of it remains.
+ 2. Accepted: it becomes n sequences, each with its seed key and its end tokens, and waits. Where they share a prompt
+    worth sharing, the first computes it and the others start from the prefix tree.
+ 3. step() asks the scheduler for a plan: running sequences get their tokens, waiting ones take a row and blocks.
+ 4. The runner turns the plan into arrays, calls the executor once and samples once.
+ 5. The scheduler counts the tokens as computed and shares the blocks that became whole.
+ 6. Each sampled token is appended and becomes an event, and the choice ends if it is an end token (stop) or the last
+    that fits (length). Go to 3 until it ends.
+ 7. A preempted sequence waits again in its old place and computes its tokens anew; its reader sees nothing of it.
+    Too often, and it ends with PreemptionLimit.
+ 8. abort() ends it wherever it is; hold() keeps it from being scheduled while its reader is slow.
+ 9. What fails in its own part fails it alone; what fails the whole step fails the sequences of that step. Either way
+    its row and blocks are free again before the event is out.
+Each choice of an accepted request has exactly one terminal event: stop, length, abort or error.
+"""
+
+import random
+from collections import Counter
+
+import headway_wire as wire
+from headway.cache.kv_cache import KVCache
+from headway.config import EngineConfig
+from headway.core.output import FinishReason
+from headway.core.sequence import Fork, Sequence, SequenceStatus
+from headway.core.step import StepPlan, StepResult
+from headway.engine.admission import ModelLimits, check_submit
+from headway.engine.runner import Runner, TokenSampler, to_event_error
+from headway.errors import HeadwayError, InvalidRequest, InvariantBroken, NonFiniteLogits, OutOfMemory, PreemptionLimit
+from headway.executor.base import Executor
+from headway.scheduler.scheduler import Scheduler, SchedulerLimits
+
+
+class Engine:
+    """The loop's state and its one step. Not thread-safe: one owner calls everything.
+
+    Args:
+        sampler: its token matrix has a row for each of config.max_num_seqs, at least max_model_len wide.
+        end_token_ids: the model's own; they end a choice unless it ignores them.
+    """
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        sampler: TokenSampler,
+        kv_cache: KVCache,
+        config: EngineConfig,
+        max_model_len: int,
+        end_token_ids: frozenset[int],
+    ) -> None:
+        self.limits = ModelLimits(
+            vocab_size=executor.vocab_size,
+            max_model_len=max_model_len,
+            num_pool_tokens=kv_cache.num_blocks * kv_cache.block_size,
+        )
+        limits = SchedulerLimits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_chunked_prefill=config.enable_chunked_prefill,
+            max_preemptions=config.max_preemptions,
+        )
+        self._runner = Runner(executor, sampler, block_size=kv_cache.block_size)
+        self._kv_cache = kv_cache
+        self._scheduler = Scheduler(limits, kv_cache)
+        self._end_token_ids = end_token_ids
+        self._random: random.Random = random.SystemRandom() if config.seed is None else random.Random(config.seed)
+        # Open requests: the sequences of each that have no terminal event yet.
+        self._requests: dict[str, list[Sequence]] = {}
+        # Made between steps, sent with the next one.
+        self._events: list[wire.TokenEvent] = []
+        self._num_arrived = 0
+        self._counts: Counter[str] = Counter()
+
+    def submit(self, submit: wire.Submit) -> wire.Accepted | wire.Refused:
+        """Takes a request, or says why not. Raises nothing for what a caller can do."""
+        try:
+            if submit.request_id in self._requests:
+                raise InvalidRequest(f"request id {submit.request_id!r} is in use by an open request: choose another")
+            max_total_tokens = check_submit(submit, self.limits)
+        except HeadwayError as error:
+            self._counts["refused_total"] += 1
+            return wire.Refused(request_id=submit.request_id, error=error.to_wire())
+        sequences = self._make_sequences(submit, max_total_tokens)
+        self._requests[submit.request_id] = sequences
+        for sequence in sequences:
+            self._scheduler.add(sequence)
+        self._counts["accepted_total"] += 1
+        self._counts["prompt_tokens_total"] += len(submit.prompt_token_ids)
+        return wire.Accepted(request_id=submit.request_id)
+
+    def abort(self, abort: wire.Abort) -> None:
+        """Ends a request or one choice of it now; the terminal events come with the next step. Else ignored."""
+        reason: FinishReason = "stop" if abort.finish_reason == "stop" else "abort"
+        for sequence in tuple(self._requests.get(abort.request_id, ())):
+            if abort.choice is None or abort.choice == sequence.choice:
+                self._events.append(self._end(sequence, reason, stop_reason=abort.reason or None))
+
+    def abort_all(self, reason: str) -> None:
+        """Ends every open request."""
+        for request_id in tuple(self._requests):
+            self.abort(wire.Abort(request_id=request_id, reason=reason))
+
+    def hold(self, hold: wire.Hold) -> None:
+        """Stops scheduling a request, or goes on with it. Unknown and finished ones are ignored."""
+        for sequence in self._requests.get(hold.request_id, ()):
+            sequence.is_held = hold.is_held
+
+    def has_work(self) -> bool:
+        """Whether step() would compute or tell something. False while all that is open is held."""
+        return bool(self._events) or self._scheduler.has_work()
+
+    def step(self) -> wire.Step:
+        """One step. Raises only what this engine cannot live on with (InvariantBroken)."""
+        plan = self._scheduler.schedule()
+        events, self._events = self._events, []
+        for sequence in plan.over_limit:
+            events.append(self._end(sequence, "error", error=_make_preemption_limit(sequence)))
+        num_tokens = 0
+        if plan.sequences:
+            made, num_tokens = self._run(plan)
+            events += made
+        self._counts["steps_total"] += 1
+        self._counts["computed_tokens_total"] += num_tokens
+        return wire.Step(
+            events=events,
+            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.waiting),
+            num_tokens=num_tokens,
+            num_preemptions=len(plan.preempted),
+            num_free_blocks=self._kv_cache.num_free_blocks,
+            num_cached_blocks=self._kv_cache.num_cached_blocks,
+        )
+
+    def stats(self) -> wire.Stats:
+        """Gauges, and counters (`*_total`) since the start."""
+        cache = self._kv_cache
+        gauges = {
+            "num_requests": len(self._requests),
+            "num_running": len(self._scheduler.running),
+            "num_waiting": len(self._scheduler.waiting),
+            "num_blocks": cache.num_blocks,
+            "num_free_blocks": cache.num_free_blocks,
+            "num_cached_blocks": cache.num_cached_blocks,
+            "num_used_blocks": cache.num_used_blocks,
+            "kv_cache_usage": cache.num_used_blocks / cache.num_blocks,
+        }
+        counters = {name: self._counts[name] for name in _COUNTERS}
+        counters["preemptions_total"] = self._scheduler.num_preemptions
+        counters["prefix_cache_queries_total"] = cache.num_prefix_queries
+        counters["prefix_cache_hits_total"] = cache.num_prefix_hits
+        return wire.Stats(values={name: float(value) for name, value in (gauges | counters).items()})
+
+    def check(self) -> None:
+        """Raises InvariantBroken unless every open sequence is in a queue, and queues, rows and blocks are sound."""
+        self._scheduler.check()
+        queued = {*self._scheduler.waiting, *self._scheduler.running}
+        sequences = [sequence for request in self._requests.values() for sequence in request]
+        if queued != set(sequences) or len(sequences) != len(queued) or not all(self._requests.values()):
+            raise InvariantBroken(f"{len(sequences)} open sequences, but {len(queued)} are in the scheduler's queues")
+
+    def _make_sequences(self, submit: wire.Submit, max_total_tokens: int) -> list[Sequence]:
+        sampling = submit.sampling
+        own = frozenset() if sampling.ignore_eos else self._end_token_ids
+        seed = self._random.getrandbits(64) - 2**63 if sampling.seed is None else sampling.seed
+        cache = self._kv_cache
+        is_shared = cache.enable_prefix_caching and len(submit.prompt_token_ids) > cache.block_size
+        fork = Fork() if sampling.n > 1 and is_shared else None
+        first, self._num_arrived = self._num_arrived, self._num_arrived + sampling.n
+        sequences = [
+            Sequence(
+                request_id=submit.request_id,
+                choice=choice,
+                arrival=first + choice,
+                token_ids=list(submit.prompt_token_ids),
+                num_prompt_tokens=len(submit.prompt_token_ids),
+                max_total_tokens=max_total_tokens,
+                sampling=sampling,
+                seed=seed,
+                end_token_ids=own.union(sampling.stop_token_ids),
+                priority=submit.priority,
+                fork=fork,
+            )
+            for choice in range(sampling.n)
+        ]
+        if fork is not None:
+            fork.sequences.extend(sequences)
+        return sequences
+
+    def _run(self, plan: StepPlan) -> tuple[list[wire.TokenEvent], int]:
+        """Executes a plan and applies its result. Returns the events, and how many tokens were computed."""
+        try:
+            result = self._runner.run(plan)
+        except InvariantBroken:
+            raise
+        except MemoryError:
+            error: HeadwayError = OutOfMemory("there was not enough memory to compute this step; try again later")
+        except Exception as raised:  # the engine outlives what one step raises; each of its sequences is told
+            error = to_event_error(raised, "computing a step")
+        else:
+            return self._apply(plan, result), plan.total_tokens
+        self._counts["failed_steps_total"] += 1
+        return [self._end(sequence, "error", error=error) for sequence in plan.sequences], 0
+
+    def _apply(self, plan: StepPlan, result: StepResult) -> list[wire.TokenEvent]:
+        """The failures first: what they computed must not be shared. Then tokens become events."""
+        events = [self._end(sequence, "error", error=error) for sequence, error in result.failures]
+        self._scheduler.complete(plan)
+        for sequence, token_id, logprobs in zip(result.sequences, result.token_ids, result.logprobs, strict=True):
+            token_ids = sequence.token_ids
+            token_ids.append(token_id)
+            if token_id in sequence.end_token_ids or len(token_ids) >= sequence.max_total_tokens:
+                events.append(self._end_with_token(sequence, token_id, logprobs))
+            else:
+                cached = sequence.num_cached_tokens
+                events.append(
+                    wire.TokenEvent(
+                        sequence.request_id, sequence.choice, [token_id], logprobs, num_cached_tokens=cached
+                    )
+                )
+        self._counts["sampled_tokens_total"] += len(result.sequences)
+        return events
+
+    def _end_with_token(
+        self, sequence: Sequence, token_id: int, logprobs: list[wire.TokenLogprobs] | None
+    ) -> wire.TokenEvent:
+        """The terminal event of a choice whose last token ends it. An end token on the last position is a stop."""
+        is_stop = token_id in sequence.end_token_ids
+        is_asked = is_stop and token_id in sequence.sampling.stop_token_ids
+        return self._end(
+            sequence,
+            "stop" if is_stop else "length",
+            token_ids=[token_id],
+            logprobs=logprobs,
+            stop_reason=token_id if is_asked else None,
+        )
+
+    def _end(
+        self,
+        sequence: Sequence,
+        finish_reason: FinishReason,
+        *,
+        token_ids: list[int] | None = None,
+        logprobs: list[wire.TokenLogprobs] | None = None,
+        stop_reason: int | str | None = None,
+        error: HeadwayError | None = None,
+    ) -> wire.TokenEvent:
+        """Takes an open sequence out of everything; returns its terminal event."""
+        if sequence.status is not SequenceStatus.FINISHED:
+            self._scheduler.finish(sequence, is_poisoned=isinstance(error, NonFiniteLogits))
+        remaining = self._requests[sequence.request_id]
+        remaining.remove(sequence)
+        if not remaining:
+            del self._requests[sequence.request_id]
+        self._counts[f"finished_{finish_reason}_total"] += 1
+        return wire.TokenEvent(
+            sequence.request_id,
+            sequence.choice,
+            token_ids or [],
+            logprobs,
+            finish_reason,
+            stop_reason,
+            sequence.num_cached_tokens,
+            None if error is None else error.to_wire(),
+        )
+
+
+def _make_preemption_limit(sequence: Sequence) -> PreemptionLimit:
+    return PreemptionLimit(
+        f"this request lost its KV cache to others {sequence.num_preemptions} times, more than it may: try again "
+        "later, or start with a larger --kv-cache-memory or a smaller --max-num-seqs"
+    )
+
+
+_COUNTERS = (
+    "accepted_total",
+    "refused_total",
+    "steps_total",
+    "failed_steps_total",
+    "prompt_tokens_total",
+    "computed_tokens_total",
+    "sampled_tokens_total",
+    "finished_stop_total",
+    "finished_length_total",
+    "finished_abort_total",
+    "finished_error_total",
+)

@@ -1,0 +1,152 @@
+"""Runner: executes a StepPlan: batch arrays, executor, sampler. It acts on arrays only; what its result means for the
+requests is the engine's business.
+
+What fails in one sequence's part (its row cannot be set up, its logits are not finite, sampling its row raises) is in
+StepResult.failures and leaves the others alone. What the executor raises is raised: it concerns the whole step.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+import headway_wire as wire
+from headway.core.sequence import Sequence
+from headway.core.step import StepPlan, StepResult
+from headway.engine.batch import Batch, BatchStep
+from headway.errors import HeadwayError, InternalError, NonFiniteLogits
+from headway.executor.base import Executor, Float32, Int32
+
+if TYPE_CHECKING:
+    from headway.engine.sampler import Sampled
+
+logger = logging.getLogger(__name__)
+
+
+class TokenSampler(Protocol):
+    """What is needed of engine.sampler.Sampler."""
+
+    token_ids: Int32
+
+    def set_row(
+        self,
+        row: int,
+        sampling: wire.Sampling,
+        *,
+        seed: int,
+        choice: int,
+        end_token_ids: frozenset[int],
+        num_prompt_tokens: int,
+    ) -> None:
+        """A sequence takes a row."""
+        ...
+
+    def sample(self, logits: Float32, rows: Int32, num_tokens: Int32) -> "Sampled":
+        """One token a row."""
+        ...
+
+
+class Runner:
+    """Binds executor, sampler and the persistent arrays. Not thread-safe."""
+
+    def __init__(self, executor: Executor, sampler: TokenSampler, *, block_size: int) -> None:
+        self._executor = executor
+        self._sampler = sampler
+        self._batch = Batch(sampler.token_ids, block_size=block_size)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Computes the step and samples. Raises what the executor raises; then no sequence of the plan has moved."""
+        result = StepResult()
+        if plan.started:
+            plan = self._start_rows(plan, result)
+        if plan.table_changes:
+            self._batch.change_tables(plan.table_changes)
+        if not plan.sequences:
+            return result
+        step = self._batch.make_step(plan)
+        logits = self._executor.execute(step.arrays)
+        if step.sampled:
+            self._sample(logits, step, result)
+        return result
+
+    def _start_rows(self, plan: StepPlan, result: StepResult) -> StepPlan:
+        """Fills the rows of new sequences; returns the plan without those that could not be."""
+        failed: set[Sequence] = set()
+        for sequence in plan.started:
+            try:
+                self._batch.start(sequence)
+                self._sampler.set_row(
+                    sequence.row,
+                    sequence.sampling,
+                    seed=sequence.seed,
+                    choice=sequence.choice,
+                    end_token_ids=sequence.end_token_ids,
+                    num_prompt_tokens=sequence.num_prompt_tokens,
+                )
+            except Exception as error:  # one request's sampling must not end the others
+                failed.add(sequence)
+                result.failures.append((sequence, to_event_error(error, "setting up the sampling of this request")))
+        return plan.without(failed) if failed else plan
+
+    def _sample(self, logits: Float32, step: BatchStep, result: StepResult) -> None:
+        try:
+            sampled = self._sampler.sample(logits, step.rows, step.num_tokens)
+        except Exception:  # whose row it was shows when each is sampled alone, with the same result as together
+            logger.exception("sampling a batch of %d failed; each is sampled alone", len(step.sampled))
+            for index in range(len(step.sampled)):
+                self._sample_alone(logits, step, index, result)
+            return
+        self._batch.append(step, sampled.token_ids)
+        self._collect(step.sampled, sampled, result)
+
+    def _sample_alone(self, logits: Float32, step: BatchStep, index: int, result: StepResult) -> None:
+        part = slice(index, index + 1)
+        alone = BatchStep(step.arrays, step.sampled[part], step.rows[part], step.num_tokens[part])
+        try:
+            sampled = self._sampler.sample(np.ascontiguousarray(logits[part]), alone.rows, alone.num_tokens)
+        except Exception as error:  # this is the one
+            result.failures.append((step.sampled[index], to_event_error(error, "sampling this request's next token")))
+            return
+        self._batch.append(alone, sampled.token_ids)
+        self._collect(alone.sampled, sampled, result)
+
+    def _collect(self, sequences: list[Sequence], sampled: "Sampled", result: StepResult) -> None:
+        """Adds sampled rows to the result."""
+        token_ids: list[int] = sampled.token_ids.tolist()
+        logprobs: list[list[wire.TokenLogprobs] | None] = [None] * len(sequences)
+        for index, sequence in enumerate(sequences):
+            if sequence.sampling.logprobs is not None:
+                logprobs[index] = [_make_logprobs(sampled, index, sequence.sampling.logprobs)]
+        if bool(sampled.is_finite.all()) and not result.sequences:
+            result.sequences, result.token_ids, result.logprobs = sequences, token_ids, logprobs
+            return
+        for index, is_finite in enumerate(sampled.is_finite.tolist()):
+            if is_finite:
+                result.sequences.append(sequences[index])
+                result.token_ids.append(token_ids[index])
+                result.logprobs.append(logprobs[index])
+            else:
+                result.failures.append((sequences[index], _make_non_finite(sequences[index])))
+
+
+def to_event_error(error: BaseException, doing: str) -> HeadwayError:
+    """An exception as an error that a request can end with; what is not of our tree is logged and not shown."""
+    if isinstance(error, HeadwayError):
+        return error
+    logger.error("%s failed", doing, exc_info=error)
+    return InternalError(f"{doing} failed; the log of the server has the cause")
+
+
+def _make_non_finite(sequence: Sequence) -> NonFiniteLogits:
+    return NonFiniteLogits(
+        f"the model computed NaN or infinity at position {len(sequence.token_ids)} of this request; "
+        "where it was loaded as float16, try --dtype bfloat16 or float32"
+    )
+
+
+def _make_logprobs(sampled: "Sampled", index: int, num_top: int) -> wire.TokenLogprobs:
+    return wire.TokenLogprobs(
+        float(sampled.logprobs[index]),
+        sampled.top_ids[index, :num_top].tolist(),
+        sampled.top_logprobs[index, :num_top].tolist(),
+    )

@@ -1,0 +1,246 @@
+"""Scheduler: which tokens of which sequences run in the next step. Sequences come in from the engine, StepPlans go out.
+
+There is no prefill and no decode: a sequence has tokens that are not computed yet, and each step brings it nearer to
+having none; then the engine samples its next one. A prompt, a chunk of one, a prefix hit, a new output token and the
+return of a preempted sequence are all that same case. A step is filled in this order:
+
+1. Streams: running sequences that are one token behind get it. A long prompt can not starve them.
+2. Catching up: running sequences that are further behind, first come first, with what is left of the tokens of a step.
+   Without chunked prefill a sequence catches up whole or not at all; the first to do so in a step may go over the
+   limit (a prompt longer than the limit must run too), and no other then joins it.
+3. Starting: waiting sequences in order, while there are rows, tokens and blocks for all they will need to catch up.
+   None overtakes one that finds no blocks. None starts in a step in which somebody was preempted or found no block.
+
+Where blocks are short, policy.choose_victim says who loses them; the victim waits again in its old place and computes
+its tokens anew (from the prefix tree, as far as they are still there).
+"""
+
+from dataclasses import dataclass
+
+from headway.cache.kv_cache import KVCache
+from headway.core.sequence import Sequence, SequenceStatus
+from headway.core.step import StepPlan
+from headway.errors import InvalidConfig, InvariantBroken
+from headway.scheduler.policy import OrderKey, arrival_order, choose_victim
+from headway.scheduler.queue import Queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """The numbers that bound a step. Raises InvalidConfig."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_chunked_prefill: bool = True
+    max_preemptions: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise InvalidConfig(f"max_num_seqs is {self.max_num_seqs}; it must be at least 1", param="max_num_seqs")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InvalidConfig(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, under max_num_seqs {self.max_num_seqs}: "
+                "each running sequence gets a token a step, so raise the first or lower the second",
+                param="max_num_batched_tokens",
+            )
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Tokens left in a step for those that catch up."""
+
+    num_left: int
+    is_chunked: bool
+    is_untouched: bool = True
+
+    def grant(self, num_missing: int) -> int:
+        """How many of its missing tokens a sequence may compute now."""
+        if self.is_chunked:
+            return min(num_missing, self.num_left)
+        return num_missing if num_missing <= self.num_left or self.is_untouched else 0
+
+    def spend(self, num_tokens: int) -> None:
+        """Takes what was granted."""
+        self.num_left = max(0, self.num_left - num_tokens)
+        self.is_untouched = False
+
+
+class Scheduler:
+    """Owns the queues and the rows. Not thread-safe; the engine's loop is its only caller."""
+
+    def __init__(self, limits: SchedulerLimits, kv_cache: KVCache, order: OrderKey = arrival_order) -> None:
+        self.limits = limits
+        self.waiting = Queue(order)
+        self.running = Queue(order)
+        self.num_preemptions = 0
+        self._kv_cache = kv_cache
+        self._order = order
+        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
+
+    def add(self, sequence: Sequence) -> None:
+        """Lets a new sequence wait for its turn."""
+        self.waiting.add(sequence)
+
+    def has_work(self) -> bool:
+        """Whether schedule() would plan something."""
+        return any(not sequence.is_held for sequence in self.running) or any(s.can_start() for s in self.waiting)
+
+    def schedule(self) -> StepPlan:
+        """The next step. Starts and preempts sequences; the caller executes the plan and calls complete()."""
+        plan = StepPlan()
+        behind, has_blocks = self._plan_streams(plan)
+        budget = _Budget(self.limits.max_num_batched_tokens - len(plan.sequences), self.limits.enable_chunked_prefill)
+        if behind:
+            has_blocks &= self._plan_catching_up(plan, behind, budget)
+        if self.waiting.items and has_blocks and not plan.preempted:
+            self._plan_starting(plan, budget)
+        plan.table_changes = self._kv_cache.take_table_changes()
+        return plan
+
+    def complete(self, plan: StepPlan) -> None:
+        """Counts a plan's tokens as computed and shares blocks that became whole. Skips sequences that ended."""
+        block_size = self._kv_cache.block_size
+        for sequence, num_tokens in zip(plan.sequences, plan.num_tokens, strict=True):
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue
+            num_computed = sequence.num_computed_tokens = sequence.num_computed_tokens + num_tokens
+            if num_computed % block_size < num_tokens:
+                self._kv_cache.insert(sequence)
+            if sequence.fork is not None and num_computed >= sequence.num_prompt_tokens:
+                sequence.fork.is_prompt_computed = True
+                sequence.fork = None
+
+    def finish(self, sequence: Sequence, *, is_poisoned: bool = False) -> None:
+        """Takes a sequence out, wherever it is. `is_poisoned`: what it computed must not be used by another."""
+        if sequence.status is SequenceStatus.RUNNING:
+            if is_poisoned:
+                self._kv_cache.forget(sequence)
+            self._stop_running(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+
+    def check(self) -> None:
+        """Raises InvariantBroken unless each sequence is in one place and each row has one owner."""
+        self.waiting.check()
+        self.running.check()
+        rows = sorted([*self._free_rows, *(sequence.row for sequence in self.running)])
+        if rows != list(range(self.limits.max_num_seqs)):
+            raise InvariantBroken(f"free and used rows are {rows}, of {self.limits.max_num_seqs}")
+        for sequence in self.running:
+            if sequence.status is not SequenceStatus.RUNNING:
+                raise InvariantBroken(f"request {sequence.request_id} runs and is {sequence.status.value}")
+        for sequence in self.waiting:
+            if sequence.status is not SequenceStatus.WAITING or sequence.row != -1 or sequence.num_computed_tokens:
+                raise InvariantBroken(f"request {sequence.request_id} waits and has a row or computed tokens")
+        self._kv_cache.check()
+
+    def _plan_streams(self, plan: StepPlan) -> tuple[list[Sequence], bool]:
+        """Case 1. Returns the running sequences that are further behind, and whether each stream found its block."""
+        behind, has_blocks = [], True
+        for sequence in tuple(self.running.items):
+            if sequence.is_held or sequence.status is not SequenceStatus.RUNNING:
+                continue
+            num_tokens = len(sequence.token_ids)
+            if num_tokens - sequence.num_computed_tokens > 1:
+                behind.append(sequence)
+            elif num_tokens <= sequence.num_slots or self._make_room(sequence, num_tokens, plan):
+                plan.sequences.append(sequence)
+                plan.num_tokens.append(1)
+            else:
+                has_blocks = False
+        return behind, has_blocks
+
+    def _plan_catching_up(self, plan: StepPlan, behind: list[Sequence], budget: _Budget) -> bool:
+        """Case 2. False if one of them found no block."""
+        has_blocks = True
+        for sequence in behind:
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue
+            num_tokens = budget.grant(sequence.num_missing_tokens)
+            if num_tokens == 0:
+                break
+            if self._make_room(sequence, sequence.num_computed_tokens + num_tokens, plan):
+                plan.add(sequence, num_tokens)
+                budget.spend(num_tokens)
+            else:
+                has_blocks = False
+        return has_blocks
+
+    def _plan_starting(self, plan: StepPlan, budget: _Budget) -> None:
+        """Case 3."""
+        if not self._free_rows and not any(sequence.is_held for sequence in self.running):
+            return
+        num_reserved = sum(
+            self._kv_cache.num_missing_blocks(sequence)
+            for sequence in self.running
+            if not sequence.is_held and sequence.num_missing_tokens > 1
+        )
+        for sequence in tuple(self.waiting.items):
+            if budget.num_left == 0:
+                break
+            if not sequence.can_start():
+                continue
+            if not self._try_start(sequence, num_reserved, plan):
+                break
+            num_tokens = budget.grant(sequence.num_missing_tokens)
+            if num_tokens == 0:
+                self._kv_cache.free(sequence)
+                break
+            self._start(sequence, num_tokens, plan)
+            budget.spend(num_tokens)
+            num_reserved += self._kv_cache.num_missing_blocks(sequence)
+
+    def _try_start(self, sequence: Sequence, num_reserved: int, plan: StepPlan) -> bool:
+        """Finds a row and blocks for a waiting sequence; those that are held give theirs."""
+        while not (self._free_rows and self._kv_cache.try_admit(sequence, num_reserved)):
+            held = next((s for s in reversed(self.running.items) if s.is_held), None)
+            if held is None:
+                return False
+            self._preempt(held, plan)
+        return True
+
+    def _start(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> None:
+        """From waiting to running, with its first tokens in the plan."""
+        if not self._kv_cache.try_extend(sequence, sequence.num_computed_tokens + num_tokens):
+            raise InvariantBroken(f"request {sequence.request_id} was admitted and finds no blocks")
+        if not sequence.has_started:
+            sequence.has_started = True
+            self._kv_cache.count_hit(sequence)
+        self.waiting.remove(sequence)
+        sequence.row = self._free_rows.pop()
+        sequence.status = SequenceStatus.RUNNING
+        self.running.add(sequence)
+        plan.started.append(sequence)
+        plan.add(sequence, num_tokens)
+
+    def _make_room(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> bool:
+        """Blocks for `num_tokens` tokens, taken from others if need be. False: not in this step."""
+        while not self._kv_cache.try_extend(sequence, num_tokens):
+            victim = choose_victim(self.running.items, plan.sequences, sequence, self._order)
+            if victim is None:
+                return False
+            self._preempt(victim, plan)
+        return True
+
+    def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
+        """Takes row and blocks from a running sequence; it waits again, or is over its limit.
+
+        One that is held loses nothing that it would use now: that does not count against it.
+        """
+        self._stop_running(sequence)
+        sequence.num_preemptions += not sequence.is_held
+        self.num_preemptions += 1
+        plan.preempted.append(sequence)
+        if sequence.num_preemptions > self.limits.max_preemptions:
+            sequence.status = SequenceStatus.FINISHED
+            plan.over_limit.append(sequence)
+        else:
+            sequence.status = SequenceStatus.WAITING
+            self.waiting.add(sequence)
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self._kv_cache.free(sequence)
+        self.running.remove(sequence)
+        self._free_rows.append(sequence.row)
+        sequence.row = -1

@@ -80,5 +80,4 @@ def demo_model() -> Path:
     """The demo model's GGUF file, fetched as `headway pull demo` does."""
     from headway.checkpoint.demo import fetch_demo
 
-    with _alone("demo"):
-        return fetch_demo(cache_dir())
+    return fetch_demo(cache_dir())

@@ -66,7 +66,7 @@ def check_no_pickle(path: Path) -> None:
     if path.suffix in PICKLE_SUFFIXES:
         raise UnsupportedModel(
             f"{path} is a pickle file, which can run code when it is read, and is refused: "
-            f"convert it with `headway convert {path.parent}`"
+            f"make a safetensors folder of it with `headway convert {path.parent} OUT`"
         )
 
 

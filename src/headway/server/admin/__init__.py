@@ -1,0 +1,1 @@
+"""What orchestrators and people ask a server: health, readiness, version, metrics."""

@@ -1,0 +1,46 @@
+"""Health, readiness, version, metrics. None of them touches a model: a scrape loads nothing and resets no timer.
+
+/livez               200 as long as this process answers
+/health, /ready(z)   200 when a request would be taken now, else 503: loading, worker dead, shutting down
+"""
+
+from fastapi import APIRouter, Request, Response
+
+import headway
+from headway.observe.metrics import CONTENT_TYPE
+from headway.server.errors import json_response
+from headway.server.state import state_of
+
+router = APIRouter(tags=["Health"])
+
+
+@router.get("/livez")
+async def livez(_: Request) -> Response:
+    """The process lives: restart it when this does not answer."""
+    return json_response({"status": "ok"})
+
+
+@router.get("/health")
+@router.get("/ready")
+@router.get("/readyz")
+async def ready(request: Request) -> Response:
+    """Send requests when this is 200."""
+    state = state_of(request)
+    is_ready, reason = state.readiness()
+    if is_ready:
+        return json_response({"status": "ok"})
+    # Asked without a key: why a model failed may name files, so it is told where everybody may ask anything.
+    body = {"status": "unavailable"} | ({} if state.config.api_keys else {"reason": reason[:500]})
+    return json_response(body, status=503, headers={"retry-after": "1"})
+
+
+@router.get("/version")
+async def version(_: Request) -> Response:
+    """The server's version."""
+    return json_response({"version": headway.__version__})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format."""
+    return Response(state_of(request).metrics.render(), media_type=CONTENT_TYPE)

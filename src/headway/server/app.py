@@ -1,0 +1,87 @@
+"""make_app: the ASGI app, alone or mounted in another one.
+
+app = make_app(service, config)                     # alone: its lifespan starts and ends the service
+
+llm = make_app(service, config)                     # mounted: the host runs the lifespan, since no framework
+host = FastAPI(lifespan=lambda _: lifespan_of(llm)) # runs those of mounted apps
+host.mount("/llm", llm)
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+
+import headway
+from headway.config import ServerConfig
+from headway.errors import HeadwayError
+from headway.observe.metrics import Metrics
+from headway.server.admin.routes import router as admin_router
+from headway.server.basic.routes import router as basic_router
+from headway.server.errors import headway_error_response, http_exception_response
+from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, RequestScope
+from headway.server.openai.routes import router as openai_router
+from headway.server.openapi import describe_app
+from headway.server.state import ServerState
+from headway.service.protocol import Service
+
+
+def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
+    """The whole HTTP door of a service. The service is started by the lifespan, and not before."""
+    config = ServerConfig() if config is None else config
+    state = ServerState(service, config, Metrics(service.stats))
+    app = FastAPI(
+        title="Headway",
+        version=headway.__version__,
+        lifespan=lambda app: lifespan_of(app),
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    app.state.headway = state
+    for router in (admin_router, basic_router, openai_router):
+        app.include_router(router)
+    app.add_exception_handler(HeadwayError, headway_error_response)
+    app.add_exception_handler(HTTPException, http_exception_response)
+    # The last one added is the first one that a request meets.
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    app.add_middleware(Gate, state=state)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=config.allowed_origins,
+        allow_origin_regex=LOCAL_ORIGINS,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        expose_headers=("X-Request-Id", "Retry-After"),
+    )
+    app.add_middleware(RequestScope, state=state)
+    app.openapi = lambda: describe_app(app)  # type: ignore[method-assign]
+    return app
+
+
+def lifespan_of(app: FastAPI) -> AbstractAsyncContextManager[None]:
+    """Starts the service of a make_app() app; at the end lets what runs finish, then ends it."""
+    return _running(server_state(app))
+
+
+def server_state(app: FastAPI) -> ServerState:
+    """The state of a make_app() app."""
+    state = app.state.headway
+    if not isinstance(state, ServerState):
+        raise TypeError("the app was not made by make_app()")
+    return state
+
+
+@asynccontextmanager
+async def _running(state: ServerState) -> AsyncIterator[None]:
+    await state.service.start()
+    try:
+        yield
+    finally:
+        # Nothing new from here; a server that drained before (run.py) finds nothing left to wait for.
+        state.is_draining = True
+        try:
+            await state.service.drain(state.config.drain_timeout_s)
+        finally:
+            await state.service.aclose()

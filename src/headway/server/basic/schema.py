@@ -1,0 +1,83 @@
+"""Bodies and answers of the plain routes. The model may be left out: then it is the first one that is served."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from pydantic import Field
+
+from headway.server.body import Body
+from headway.server.openai.schema import ChatMessage, Prompts
+from headway.server.sampling import SamplingBody
+
+
+class PlainBody(SamplingBody):
+    """What the three generating routes share."""
+
+    model: str | None = None
+    return_full_text: bool | None = Field(None, description="Each text begins with its prompt.")
+    add_special_tokens: bool | None = None
+
+
+class GenerateOneBody(PlainBody):
+    """POST /basic_generate and /generate_stream."""
+
+    prompt: str
+
+
+class GenerateManyBody(PlainBody):
+    """POST /generate."""
+
+    prompts: list[str]
+
+
+class TokenizeBody(Body):
+    """POST /tokenize: a prompt or messages, as vLLM."""
+
+    model: str | None = None
+    prompt: Prompts = None
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize, as vLLM."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+class GeneratedText(msgspec.Struct, frozen=True):
+    """POST /basic_generate with one choice."""
+
+    generated_text: str
+
+
+class GeneratedTexts(msgspec.Struct, frozen=True):
+    """POST /generate, and /basic_generate with n over 1: texts in the order of the prompts, n for each."""
+
+    generated_texts: list[str]
+
+
+class TokenEventOut(msgspec.Struct, frozen=True):
+    """One event of /generate_stream."""
+
+    token: str
+    """What the text gained."""
+    sequence_id: int
+    """Which choice."""
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """POST /tokenize."""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET
+
+
+class Text(msgspec.Struct, frozen=True):
+    """POST /detokenize."""
+
+    prompt: str

@@ -1,0 +1,150 @@
+"""The one table from the error tree to HTTP, and the one shape of an error body (OpenAI's).
+
+{"error": {"message", "type", "param", "code"}}, at most a few kB, without class names, traces or the caller's input.
+Every class of the tree has its own row, which a contract test checks: a new class can not slip through as a 500.
+"""
+
+import math
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headway import errors
+from headway.errors import CapacityError, HeadwayError
+
+MAX_MESSAGE_LENGTH = 2000
+"""Characters of an error's message that leave the house."""
+DEFAULT_RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one error class is told over HTTP."""
+
+    status: int
+    type: str
+    public_message: str | None = None
+    """Said instead of the error's own words, where those may hold file names or traces."""
+
+
+_BAD_REQUEST = Row(400, "invalid_request_error")
+_UNAVAILABLE = Row(503, "service_unavailable_error")
+_MODEL_FAULT = Row(500, "server_error")
+_OUR_FAULT = Row(500, "server_error", "an internal error: the server's log tells more under this request's id")
+
+ERROR_TABLE: dict[type[HeadwayError], Row] = {
+    errors.HeadwayError: _OUR_FAULT,
+    errors.CallerError: _BAD_REQUEST,
+    errors.InvalidRequest: _BAD_REQUEST,
+    errors.ContextLengthExceeded: _BAD_REQUEST,
+    errors.UnsupportedFeature: _BAD_REQUEST,
+    errors.TemplateRefused: _BAD_REQUEST,
+    errors.ModelNotFound: Row(404, "invalid_request_error"),
+    errors.PayloadTooLarge: Row(413, "invalid_request_error"),
+    errors.Unauthorized: Row(401, "authentication_error"),
+    errors.InvalidConfig: _OUR_FAULT,
+    errors.CapacityError: _UNAVAILABLE,
+    errors.ModelNotReady: _UNAVAILABLE,
+    errors.QueueFull: _UNAVAILABLE,
+    errors.ShuttingDown: _UNAVAILABLE,
+    errors.PreemptionLimit: _UNAVAILABLE,
+    errors.OutOfMemory: _UNAVAILABLE,
+    errors.ModelError: _MODEL_FAULT,
+    errors.UnsupportedModel: _MODEL_FAULT,
+    errors.CorruptCheckpoint: _MODEL_FAULT,
+    errors.TensorMismatch: _MODEL_FAULT,
+    errors.DownloadFailed: _MODEL_FAULT,
+    errors.NonFiniteLogits: _MODEL_FAULT,
+    errors.InternalError: _OUR_FAULT,
+    errors.WorkerDied: Row(
+        503,
+        "service_unavailable_error",
+        "the model's process ended while this request was open; it is being restarted: try again",
+    ),
+    errors.WorkerStalled: Row(
+        503,
+        "service_unavailable_error",
+        "the model's process made no progress and was killed; it is being restarted: try again",
+    ),
+    errors.InvariantBroken: _OUR_FAULT,
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What every failed request answers, and what a stream sends when it fails after the 200."""
+
+    error: ErrorDetail
+
+
+def row_of(error: BaseException) -> Row:
+    """The table's row; anything outside the tree is our fault."""
+    return ERROR_TABLE.get(type(error), _OUR_FAULT) if isinstance(error, HeadwayError) else _OUR_FAULT
+
+
+def error_body(error: BaseException) -> ErrorBody:
+    """The body for an error, bounded, and silent about what is ours to know."""
+    row = row_of(error)
+    if not isinstance(error, HeadwayError):
+        return ErrorBody(ErrorDetail(row.public_message or "", row.type, None, "internal_error"))
+    message = _clip(row.public_message or error.message)
+    param = None if error.param is None else _clip(error.param, 200)
+    return ErrorBody(ErrorDetail(message, row.type, param, error.code))
+
+
+def error_response(error: BaseException) -> Response:
+    """The whole answer: status, Retry-After and WWW-Authenticate where they belong, body."""
+    row = row_of(error)
+    headers = {}
+    if row.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["retry-after"] = str(_retry_after_s(error))
+    if row.status == HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    return json_response(error_body(error), status=row.status, headers=headers)
+
+
+def http_exception_response(_: Request, error: Exception) -> Response:
+    """The framework's own refusals (no such route, wrong method), in our shape."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    messages = {
+        404: ("there is no such route: /openapi.json lists those there are", "not_found"),
+        405: ("this route does not answer to that method; the Allow header lists those it does", "method_not_allowed"),
+    }
+    message, code = messages.get(status, (HTTPStatus(status).phrase, "http_error"))
+    body = ErrorBody(ErrorDetail(message, "invalid_request_error", None, code))
+    return json_response(body, status=status, headers=headers)
+
+
+def headway_error_response(_: Request, error: Exception) -> Response:
+    """error_response as an exception handler."""
+    return error_response(error)
+
+
+def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`body` by msgspec (structs, dicts) as an answer."""
+    return Response(msgspec.json.encode(body), status_code=status, headers=headers, media_type="application/json")
+
+
+def _retry_after_s(error: BaseException) -> int:
+    """Whole seconds, at least 1."""
+    wished = error.retry_after_s if isinstance(error, CapacityError) else None
+    return max(1, math.ceil(wished if wished is not None else DEFAULT_RETRY_AFTER_S))
+
+
+def _clip(text: str, limit: int = MAX_MESSAGE_LENGTH) -> str:
+    """`text` of at most `limit` characters that can be encoded."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= limit else text[: limit - 3] + "..."

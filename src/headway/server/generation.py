@@ -1,0 +1,182 @@
+"""One HTTP request's generations: its streams opened together, read as one, metered, and closed whatever happens."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from headway.core.output import TextDelta, TokenLogprob, Usage
+from headway.core.request import GenerateRequest
+from headway.observe.logs import get_logger
+from headway.observe.metrics import RequestMeter
+from headway.server.state import ServerState
+from headway.service.protocol import GenerateStream
+
+log = get_logger("headway.server")
+
+QUEUED_DELTAS_A_STREAM = 4
+"""What is read ahead of a slow client where several streams are merged."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One whole choice."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class Generation:
+    """Accepted requests of one HTTP request, one a prompt. Choice i of prompt p has the index p * n + i.
+
+    Iterate it once; close it always (`async with`): what still runs is aborted.
+    """
+
+    def __init__(
+        self, state: ServerState, num_choices: int, streams: Sequence[GenerateStream], arrived_s: float
+    ) -> None:
+        self._clock = state.clock
+        self._n = num_choices
+        self._streams = streams
+        self._meters = [RequestMeter(state.metrics, s.model, num_choices, arrived_s) for s in streams]
+        self._end_reason = "abort"
+
+    @classmethod
+    async def open(cls, state: ServerState, requests: Sequence[GenerateRequest], arrived_s: float) -> "Generation":
+        """Returns once every request is accepted. Raises the first refusal: then none of them runs."""
+        streams = await _open_streams(state, requests)
+        return cls(state, requests[0].sampling.n, streams, arrived_s)
+
+    @property
+    def model(self) -> str:
+        """The model that answers."""
+        return self._streams[0].model
+
+    @property
+    def prompt_token_ids(self) -> list[list[int]]:
+        """Of each prompt."""
+        return [list(stream.prompt_token_ids) for stream in self._streams]
+
+    @property
+    def num_choices(self) -> int:
+        """Of all prompts together."""
+        return self._n * len(self._streams)
+
+    @property
+    def usage(self) -> Usage:
+        """So far, of all prompts; final once the iteration has ended."""
+        usages = [stream.usage for stream in self._streams]
+        return Usage(
+            sum(usage.num_prompt_tokens for usage in usages),
+            sum(usage.num_output_tokens for usage in usages),
+            sum(usage.num_cached_tokens for usage in usages),
+        )
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, TextDelta]]:
+        """(choice index, delta) as they come. Raises the first stream's HeadwayError."""
+        try:
+            if len(self._streams) == 1:
+                async for delta in self._streams[0]:
+                    self._meter(0, delta)
+                    yield delta.choice, delta
+            else:
+                async for prompt, delta in _merge(self._streams):
+                    self._meter(prompt, delta)
+                    yield prompt * self._n + delta.choice, delta
+        except Exception:
+            self._end_reason = "error"
+            raise
+
+    async def collect(self) -> list[Choice]:
+        """All choices whole, by index."""
+        choices = [Choice() for _ in range(self.num_choices)]
+        texts: list[list[str]] = [[] for _ in choices]
+        async for index, delta in self:
+            choice = choices[index]
+            texts[index].append(delta.text)
+            choice.token_ids += delta.token_ids
+            choice.logprobs += delta.logprobs
+            if delta.finish_reason is not None:
+                choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
+        for choice, parts in zip(choices, texts, strict=True):
+            choice.text = "".join(parts)
+        return choices
+
+    async def aclose(self) -> None:
+        """Aborts what still runs; never raises; may be called again."""
+        await _close_streams(self._streams)
+        now_s = self._clock.now()
+        for meter, stream in zip(self._meters, self._streams, strict=True):
+            meter.end(stream.usage, self._end_reason, now_s)
+
+    async def __aenter__(self) -> "Generation":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _meter(self, prompt: int, delta: TextDelta) -> None:
+        if delta.token_ids:
+            self._meters[prompt].on_tokens(delta.choice, len(delta.token_ids), self._clock.now())
+        if delta.finish_reason is not None:
+            self._meters[prompt].on_finish(delta.choice, delta.finish_reason)
+
+
+async def _open_streams(state: ServerState, requests: Sequence[GenerateRequest]) -> list[GenerateStream]:
+    """All of them, or none: those that were accepted are closed when another one is refused."""
+    if len(requests) == 1:
+        return [await state.service.generate(requests[0])]
+    tasks = [asyncio.ensure_future(state.service.generate(request)) for request in requests]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        await _close_streams([stream for stream in results if not isinstance(stream, BaseException)])
+        raise
+
+
+async def _close_streams(streams: Sequence[GenerateStream]) -> None:
+    """Closes each, also when closing another one fails. A failure is logged: the answer is past being changed."""
+    results = await asyncio.gather(*(stream.aclose() for stream in streams), return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            log.error("closing a stream failed", exc_info=result)
+
+
+async def _merge(streams: Sequence[GenerateStream]) -> AsyncIterator[tuple[int, TextDelta]]:
+    """(stream's place, delta) in the order of arrival; raises the first error. A full queue holds the streams back."""
+    queue: asyncio.Queue[tuple[int, TextDelta | Exception | None]] = asyncio.Queue(
+        QUEUED_DELTAS_A_STREAM * len(streams)
+    )
+
+    async def pump(place: int, stream: GenerateStream) -> None:
+        end: Exception | None = None
+        try:
+            async for delta in stream:
+                await queue.put((place, delta))
+        except Exception as error:  # handed to the reader, who raises it
+            end = error
+        await queue.put((place, end))
+
+    tasks = [asyncio.ensure_future(pump(place, stream)) for place, stream in enumerate(streams)]
+    try:
+        num_open = len(tasks)
+        while num_open:
+            place, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_open -= 1
+            else:
+                yield place, item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,192 @@
+"""What every request passes, outermost first, as plain ASGI: nothing here buffers a body or hides a disconnect.
+
+RequestScope  a request id, one log line, the HTTP metrics, and the last word on exceptions
+CORS          starlette's, for localhost and the configured origins
+Gate          shutting down, API keys
+BodyLimit     413 with both numbers, declared or chunked; 408 for a body that does not come
+"""
+
+import asyncio
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headway.errors import PayloadTooLarge, ShuttingDown, Unauthorized
+from headway.observe.logs import get_logger
+from headway.server.disconnect import ClientGone
+from headway.server.errors import ErrorBody, ErrorDetail, error_response, json_response
+from headway.server.state import ServerState
+
+log = get_logger("headway.server")
+
+OPEN_PATHS = frozenset({"/health", "/livez", "/ready", "/readyz", "/version"})
+"""Answered without a key, and while shutting down. Every other path, also one that does not exist, needs both."""
+DRAIN_PATHS = OPEN_PATHS | {"/metrics"}
+LOCAL_ORIGINS = r"^https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$"
+BODY_TIMEOUT_S = 60.0
+"""How long the next piece of a body may take."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the app's own mount point."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root) else path
+
+
+class RequestScope:
+    """Gives the request its id, counts it, logs one line, and turns what nobody caught into a 500."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self.app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        wished = Headers(scope=scope).get("x-request-id", "")
+        request_id = wished if _REQUEST_ID.fullmatch(wished) else f"req-{uuid4().hex}"
+        started_s = self._state.clock.now()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        with (
+            structlog.contextvars.bound_contextvars(request_id=request_id),
+            self._state.metrics.http_open.track_inprogress(),
+        ):
+            try:
+                await self.app(scope, receive, send_with_id)
+            except (ClientGone, ClientDisconnect):
+                status = 499
+                self._state.metrics.http_disconnects.inc()
+            except Exception as error:  # the last one who can: the server must outlive any single request
+                log.exception("a request failed", path=route_path(scope)[:200])
+                if status:
+                    raise
+                await error_response(error)(scope, receive, send_with_id)
+            finally:
+                self._record(scope, status, self._state.clock.now() - started_s)
+
+    def _record(self, scope: Scope, status: int, duration_s: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        handler = getattr(scope.get("route"), "path", "none")
+        metrics = self._state.metrics
+        metrics.http_requests.labels(handler, method, str(status)).inc()
+        metrics.http_duration.labels(handler).observe(duration_s)
+        level = log.debug if handler in DRAIN_PATHS else log.info
+        level("request", method=method, handler=handler, status=status, duration_s=round(duration_s, 4))
+
+
+class Gate:
+    """Refuses what comes without a key, and what comes too late."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self.app = app
+        self._state = state
+        self._keys = [_digest(key.encode()) for key in state.config.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+        else:
+            self._state.metrics.rejections.labels(refusal.code).inc()
+            await error_response(refusal)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Unauthorized | ShuttingDown | None:
+        path = route_path(scope)
+        if path in OPEN_PATHS:
+            return None
+        if self._keys and not self._has_key(scope["headers"]):
+            return Unauthorized("no valid API key: send the header Authorization: Bearer KEY")
+        if self._state.is_draining and path not in DRAIN_PATHS:
+            return ShuttingDown("the server is shutting down and takes nothing new", retry_after_s=5.0)
+        return None
+
+    def _has_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether there is exactly one Authorization header, and it holds one of the keys.
+
+        The scheme's case does not matter (RFC 9110, 11.1). Digests are compared, all of them, so that the time
+        tells neither a key's length nor how much of it was right.
+        """
+        values = [value for name, value in headers if name == b"authorization"]
+        if len(values) != 1:
+            return False
+        scheme, _, given = values[0].partition(b" ")
+        digest = _digest(given.strip())
+        matches = [hmac.compare_digest(digest, key) for key in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+class BodyLimit:
+    """Ends a request whose body is too long, before it is held in memory, or does not come."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> None:
+        self.app = app
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isascii() and declared.isdigit() and int(declared[:20]) > self._max_bytes:
+            await error_response(self._too_large(declared[:20]))(scope, receive, send)
+            return
+        num_bytes = 0
+        is_whole = False
+
+        async def limited_receive() -> Message:
+            nonlocal num_bytes, is_whole
+            if is_whole:
+                return await receive()
+            async with asyncio.timeout(self._timeout_s):
+                message = await receive()
+            if message["type"] == "http.request":
+                num_bytes += len(message.get("body", b""))
+                is_whole = not message.get("more_body", False)
+                if num_bytes > self._max_bytes:
+                    raise self._too_large(f"at least {num_bytes}")
+            return message
+
+        try:
+            await self.app(scope, limited_receive, send)
+        except TimeoutError:
+            if is_whole:
+                raise
+            await _body_timeout_response(self._timeout_s)(scope, receive, send)
+
+    def _too_large(self, size: str) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the body has {size} bytes, at most {self._max_bytes}: send less")
+
+
+def _body_timeout_response(timeout_s: float) -> ASGIApp:
+    detail = ErrorDetail(
+        f"the body did not come within {timeout_s:g} s: send it whole", "invalid_request_error", None, "body_timeout"
+    )
+    return json_response(ErrorBody(detail), status=408, headers={"connection": "close"})
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,70 @@
+"""OpenAI's routes: they read, convert, and answer."""
+
+from fastapi import APIRouter, Request, Response
+
+from headway.errors import ModelNotFound
+from headway.server.answer import Shapes, answer
+from headway.server.body import read_body
+from headway.server.errors import json_response
+from headway.server.openai.answers import ChatAnswers, CompletionAnswers, Options
+from headway.server.openai.convert import chat_request, completion_requests
+from headway.server.openai.schema import ChatBody, CompletionBody, GenerateBody, ModelList, ModelOut
+from headway.server.openapi import takes
+from headway.server.state import state_of
+from headway.service.protocol import ModelCard
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+
+@router.get("/models")
+async def list_models(request: Request) -> Response:
+    """The served models."""
+    return json_response(ModelList([_model_out(card) for card in state_of(request).service.models()]))
+
+
+@router.get("/models/{model:path}")
+async def get_model(request: Request, model: str) -> Response:
+    """One served model."""
+    for card in state_of(request).service.models():
+        if card.id == model:
+            return json_response(_model_out(card))
+    raise ModelNotFound("no model of that name is served; GET /v1/models lists them", param="model")
+
+
+@router.post("/chat/completions", openapi_extra=takes(ChatBody))
+async def chat_completions(request: Request) -> Response:
+    """A chat's next message."""
+    body = await read_body(request, ChatBody)
+    defaults = await state_of(request).service.generation_defaults(body.model) if body.model else {}
+    generate = chat_request(body, defaults)
+    answers = ChatAnswers(_options(body, generate.request_id, has_logprobs=bool(body.logprobs)))
+    shapes = Shapes(answers.whole, answers.events)
+    return await answer(request, [generate], shapes, is_stream=bool(body.stream))
+
+
+@router.post("/completions", openapi_extra=takes(CompletionBody))
+async def completions(request: Request) -> Response:
+    """Continuations of one or more prompts; choice i of prompt p has the index p * n + i."""
+    body = await read_body(request, CompletionBody)
+    defaults = await state_of(request).service.generation_defaults(body.model) if body.model else {}
+    requests = completion_requests(body, defaults)
+    answer_id = requests[0].request_id.rpartition("-")[0]
+    options = _options(body, answer_id, has_logprobs=body.logprobs is not None, has_top_logprobs=bool(body.logprobs))
+    answers = CompletionAnswers(options)
+    shapes = Shapes(answers.whole, answers.events)
+    return await answer(request, requests, shapes, is_stream=bool(body.stream))
+
+
+def _options(body: GenerateBody, answer_id: str, *, has_logprobs: bool, has_top_logprobs: bool = True) -> Options:
+    stream_options = body.stream_options
+    return Options(
+        id=answer_id,
+        has_logprobs=has_logprobs,
+        has_top_logprobs=has_top_logprobs,
+        include_usage=stream_options is not None and bool(stream_options.include_usage),
+        return_token_ids=bool(body.return_token_ids),
+    )
+
+
+def _model_out(card: ModelCard) -> ModelOut:
+    return ModelOut(card.id, card.created, card.root, card.max_model_len)

@@ -1,0 +1,239 @@
+"""Runs an app on uvicorn: binds, announces, and ends as it should.
+
+The first SIGTERM or SIGINT: readiness goes to 503, new requests get 503, streams finish within drain_timeout_s, then
+the service ends and serve() returns 0. A second one has the system's own effect: the process is gone at once, and the
+workers with it, since they end when their parent does. The same goes for a signal while a model is loading.
+"""
+
+import asyncio
+import contextlib
+import errno
+import math
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headway.config import ServerConfig
+from headway.errors import InvalidConfig
+from headway.observe.logs import get_logger
+from headway.server.app import lifespan_of, make_app, server_state
+from headway.server.events import ABORT_EXTENSION
+from headway.service.protocol import Service
+
+log = get_logger("headway.server")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+BACKLOG = 2048
+KEEP_ALIVE_S = 75.0
+"""An idle connection lives longer here than in the usual clients' pools, so that they, and not we, close it."""
+READINESS_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcements:
+    """What the caller wants to be told, on the event loop; none of it may block."""
+
+    on_listening: Callable[[str], None] = lambda url: None
+    """The socket listens; url is the one to call it by."""
+    on_ready: Callable[[], None] = lambda: None
+    """A request would be taken now; told once."""
+    on_failed: Callable[[str, str], None] = lambda model, reason: None
+    """A model's load failed: its name, and why; told once for each reason. The server goes on."""
+
+
+def run(service: Service, config: ServerConfig, announcements: Announcements | None = None) -> int:
+    """Serves until a signal; blocks. Returns the exit code.
+
+    Raises InvalidConfig when the address can not be listened on, before anything was started.
+    """
+    server = HttpServer(make_app(service, config), announcements)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(server.serve())
+
+
+class HttpServer:
+    """One listening socket and the app behind it."""
+
+    def __init__(self, app: FastAPI, announcements: Announcements | None = None) -> None:
+        """Binds. Raises InvalidConfig when the address can not be listened on.
+
+        Args:
+            app: made by make_app().
+        """
+        self._app = app
+        self._state = server_state(app)
+        self._announcements = announcements or Announcements()
+        self._socket = bind(self._state.config.host, self._state.config.port)
+        self._uvicorn = _Uvicorn(_uvicorn_config(app), self._on_started)
+        self._draining: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine finds it."""
+        host, port = self._socket.getsockname()[:2]
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"http://[{loopback}]:{port}" if ":" in loopback else f"http://{loopback}:{port}"
+
+    async def serve(self) -> int:
+        """Serves until stop() or a signal. Returns the exit code. Call it once."""
+        self._url = self.url
+        with self._signals():
+            async with lifespan_of(self._app):
+                watching = asyncio.ensure_future(self._watch_readiness())
+                try:
+                    await self._uvicorn.serve([self._socket])
+                finally:
+                    watching.cancel()
+                    if self._draining is not None:
+                        await asyncio.gather(self._draining, watching, return_exceptions=True)
+        return 0
+
+    def stop(self) -> None:
+        """As the first signal. Call it on the event loop; more calls change nothing."""
+        if self._draining is None:
+            self._state.is_draining = True
+            self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        timeout_s = self._state.config.drain_timeout_s
+        deadline_s = self._state.clock.now() + timeout_s
+        log.info("shutting down", drain_timeout_s=timeout_s)
+        try:
+            await self._state.service.drain(timeout_s)
+        except Exception:  # the server has to end all the same
+            log.exception("draining failed")
+        # What the service has ended may still be on its way to slow clients.
+        left_s = max(1, math.ceil(deadline_s - self._state.clock.now()))
+        self._uvicorn.config.timeout_graceful_shutdown = left_s
+        self._uvicorn.should_exit = True
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ours while serving. In a thread there are none: then stop() is the way."""
+        loop = asyncio.get_running_loop()
+        try:
+            for number in SIGNALS:
+                loop.add_signal_handler(number, self._on_signal)
+        except (ValueError, RuntimeError):
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        self.stop()
+
+    def _on_started(self) -> None:
+        self._announcements.on_listening(self._url)
+
+    async def _watch_readiness(self) -> None:
+        """Ends once ready; a failed load is told and waited on, since the pool tries again."""
+        told: set[tuple[str, str]] = set()
+        while not self._state.service.is_ready()[0]:
+            for card in self._state.service.models():
+                if card.state == "failed" and (card.id, card.reason) not in told:
+                    told.add((card.id, card.reason))
+                    self._announcements.on_failed(card.id, card.reason)
+            await asyncio.sleep(READINESS_POLL_S)
+        self._announcements.on_ready()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 takes a free one. Raises InvalidConfig in one line."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise InvalidConfig(f"host {host} is no address: {error.strerror}", param="host") from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        # Now, and not when the event loop comes to it: a second server on this port learns it here.
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise InvalidConfig(_bind_message(host, port, error), param="port") from None
+    return bound
+
+
+def _bind_message(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: choose another one, or 0 for any that is free"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} may not be used by this user: choose one over 1023"
+    return f"can not listen on {host} port {port}: {error.strerror}"
+
+
+def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
+        cast(Any, app),
+        http=HttpProtocol,
+        loop="none",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=cast(Any, KEEP_ALIVE_S),
+        backlog=BACKLOG,
+    )
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves the signals to HttpServer, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with two additions.
+
+    - The scope offers ABORT_EXTENSION: closing politely would wait for a reader who does not read.
+    - When a client that has pipelined requests leaves, the request that is being answered is told, and not only the
+      last one that was read.
+    """
+
+    _running: Any = None
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extensions: dict[str, Any] = {ABORT_EXTENSION: self.transport.abort}
+        cast(dict[str, Any], self.scope)["extensions"] = extensions
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pipeline.clear()
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        super().connection_lost(exc)

@@ -1,0 +1,40 @@
+"""What the routes of one app share: the service, the config, the metrics, and whether it is about to end."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from starlette.requests import Request
+
+from headway.config import ServerConfig
+from headway.errors import ModelNotReady
+from headway.observe.clock import Clock, SystemClock
+from headway.observe.metrics import Metrics
+from headway.service.protocol import Service
+
+
+@dataclass(slots=True)
+class ServerState:
+    """One a server; is_draining is the only thing that changes."""
+
+    service: Service
+    config: ServerConfig
+    metrics: Metrics
+    clock: Clock = field(default_factory=SystemClock)
+    is_draining: bool = False
+    """Readiness is off, and new requests are refused."""
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether a request would be taken now, and why not."""
+        return (False, "the server is shutting down") if self.is_draining else self.service.is_ready()
+
+    def default_model(self) -> str:
+        """For routes where the model may be left out: the first one. Raises ModelNotReady if there is none."""
+        models = self.service.models()
+        if not models:
+            raise ModelNotReady("no model is served yet")
+        return models[0].id
+
+
+def state_of(request: Request) -> ServerState:
+    """The state of the app that this request came to."""
+    return cast(ServerState, request.app.state.headway)

@@ -28,6 +28,8 @@ class GgufVocabulary:
     add_space_prefix: bool | None = None
     end_token_ids: frozenset[int] = frozenset()
     """eos, eot and eom, as far as the file names them."""
+    eos_token_id: int | None = None
+    """The one that a template's eos_token is, and that add_eos_token adds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,16 +49,37 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     if path.is_dir():
         return _open_folder(path)
+    check_file(path)
+    return _open_gguf(path)
+
+
+def check_file(path: Path) -> None:
+    """Raises UnsupportedModel for a file that is no GGUF file by its name or first bytes; reads no more than those."""
     if not path.is_file():
         raise CorruptCheckpoint(f"{path} is not there")
     check_no_pickle(path)
     if path.suffix == ".safetensors":
         raise UnsupportedModel(f"{path} holds weights only: give the folder that has it and its config.json")
-    with path.open("rb") as file:
-        magic = file.read(4)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
     if path.suffix != ".gguf" and magic != MAGIC:
         raise UnsupportedModel(f"{path} is neither a GGUF file nor a folder with a config.json")
-    return _open_gguf(path)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UnsupportedModel for a folder without config.json or safetensors, naming what is there instead."""
+    if not (folder / "config.json").is_file():
+        raise UnsupportedModel(f"{folder} has no config.json{_near_miss(folder)}")
+    if (folder / WEIGHTS_NAME).is_file() or (folder / INDEX_NAME).is_file():
+        return
+    if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES):
+        check_no_pickle(pickles[0])
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    hint = f"; {', '.join(others[:5])} has another name" if others else ""
+    raise UnsupportedModel(f"{folder} has neither {WEIGHTS_NAME} nor {INDEX_NAME}{hint}")
 
 
 def check_no_pickle(path: Path) -> None:
@@ -80,10 +101,8 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_folder(folder: Path) -> Checkpoint:
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise UnsupportedModel(f"{folder} has no config.json{_near_miss(folder)}")
-    config = Fields.of_json(config_path)
+    check_folder(folder)
+    config = Fields.of_json(folder / "config.json")
     shape = huggingface_shape.read_shape(config)
     files = _weight_files(folder)
     weights = MappedWeights(_folder_views(files, shape))
@@ -102,14 +121,7 @@ def _weight_files(folder: Path) -> list[SafetensorsFile]:
     """One file if it is there, else those of the index; each is a plain name inside the folder."""
     if (folder / WEIGHTS_NAME).is_file():
         return [SafetensorsFile(folder / WEIGHTS_NAME)]
-    index_path = folder / INDEX_NAME
-    if index_path.is_file():
-        return _sharded_files(folder, Fields.of_json(index_path))
-    if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES):
-        check_no_pickle(pickles[0])
-    others = sorted(path.name for path in folder.glob("*.safetensors"))
-    hint = f"; {', '.join(others[:5])} has another name" if others else ""
-    raise UnsupportedModel(f"{folder} has neither {WEIGHTS_NAME} nor {INDEX_NAME}{hint}")
+    return _sharded_files(folder, Fields.of_json(folder / INDEX_NAME))
 
 
 def _sharded_files(folder: Path, index: Fields) -> list[SafetensorsFile]:

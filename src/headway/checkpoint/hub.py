@@ -1,0 +1,256 @@
+"""Downloads a model of a hub repository into huggingface_hub's cache: the files that are needed and no others.
+
+The endpoint (HF_ENDPOINT), the token (HF_TOKEN) and offline mode (HF_HUB_OFFLINE) are huggingface_hub's own. Without a
+network a repository that was fetched before is served from the cache. No pickle and no code is fetched.
+"""
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.checkpoint.checkpoint import INDEX_NAME, PICKLE_SUFFIXES, WEIGHTS_NAME
+from headway.checkpoint.fields import Fields
+from headway.checkpoint.progress import Progress
+from headway.errors import CorruptCheckpoint, DownloadFailed, UnsupportedModel
+
+_SOURCE = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<file>[^:\\]+))?")
+_TEXT_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+_MAX_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A repository, and which of its files where it is not the whole model."""
+
+    repo: str
+    file: str | None = None
+    """A GGUF file of the repository, or a word in just one's name: Q4_0."""
+
+
+def parse_hub_source(source: str) -> HubSource | None:
+    """ORG/NAME or ORG/NAME:FILE; None for what is neither."""
+    match = _SOURCE.fullmatch(source)
+    if match is None or any(part.startswith((".", "-")) for part in match["repo"].split("/")):
+        return None
+    return HubSource(match["repo"], match["file"])
+
+
+def fetch_from_hub(source: HubSource, cache_dir: Path, revision: str | None, progress: Progress) -> Path:
+    """The folder, or the GGUF file, in the cache.
+
+    Raises DownloadFailed: no such repository or revision, no permission, no network and nothing cached, a broken
+    connection, a full disk. UnsupportedModel: the repository has no model that Headway reads.
+    """
+    with _translated(source.repo):
+        repository = _Repository(source.repo, cache_dir, revision, progress)
+        if source.file is not None:
+            return repository.fetch(_choose_gguf(source, repository.names))
+        if WEIGHTS_NAME in repository.names or INDEX_NAME in repository.names:
+            return _fetch_folder(repository)
+        ggufs = [name for name in repository.names if name.endswith(".gguf")]
+        if len(ggufs) == 1:
+            return repository.fetch(ggufs[0])
+        raise UnsupportedModel(f"{source.repo} {_near_miss(source.repo, repository.names, ggufs)}")
+
+
+def _fetch_folder(repository: "_Repository") -> Path:
+    if "config.json" not in repository.names:
+        raise UnsupportedModel(f"{repository.repo} has no config.json")
+    for name in _TEXT_FILES:
+        if name in repository.names:
+            repository.fetch(name)
+    config = repository.fetch("config.json")
+    if WEIGHTS_NAME in repository.names:
+        repository.fetch(WEIGHTS_NAME)
+        return config.parent
+    weight_map = Fields.of_json(repository.fetch(INDEX_NAME)).mapping("weight_map")
+    for name in sorted({str(name) for name in weight_map.values()}):
+        if not name.endswith(".safetensors"):
+            raise UnsupportedModel(f"{repository.repo}: {INDEX_NAME} names {name[:100]!r}, not a safetensors file")
+        repository.fetch(name)
+    return config.parent
+
+
+def _choose_gguf(source: HubSource, names: Mapping[str, int | None]) -> str:
+    wanted = source.file or ""
+    if wanted in names:
+        if not wanted.endswith(".gguf"):
+            raise UnsupportedModel(
+                f"{source.repo}: {wanted!r} is not a GGUF file; give {source.repo} for the whole model"
+            )
+        return wanted
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    pattern = f"*[-._]{wanted.lower()}.gguf"
+    found = [name for name in ggufs if fnmatch.fnmatchcase(name.lower(), pattern)] if wanted.isidentifier() else []
+    if len(found) == 1:
+        return found[0]
+    raise UnsupportedModel(f"{source.repo} has no GGUF file {wanted!r}{_listed('; it has ', found or ggufs)}")
+
+
+def _near_miss(repo: str, names: Mapping[str, int | None], ggufs: list[str]) -> str:
+    if ggufs:
+        return f"has several GGUF files: give one as {repo}:FILE{_listed(' of ', ggufs)}"
+    if pickles := [name for name in names if name.endswith(PICKLE_SUFFIXES)]:
+        return (
+            f"has its weights only as pickle ({pickles[0]}), which can run code when it is read, and is refused: "
+            "download it yourself and make a safetensors folder of it with `headway convert IN OUT`"
+        )
+    return f"has neither safetensors nor GGUF files{_listed('; it has ', list(names))}"
+
+
+def _listed(before: str, names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{before}{', '.join(sorted(names)[:_MAX_LISTED])}{more}" if names else ""
+
+
+class _Repository:
+    """A repository at one commit: what it has, and fetching of it."""
+
+    def __init__(self, repo: str, cache_dir: Path, revision: str | None, progress: Progress) -> None:
+        from huggingface_hub import HfApi
+
+        self.repo = repo
+        self._cache_dir = _hub_cache(cache_dir)
+        self._progress = progress
+        self._endpoint = os.environ.get("HF_ENDPOINT") or None
+        self._commit = revision or "main"
+        self._is_offline = False
+        try:
+            info = HfApi(endpoint=self._endpoint).model_info(repo, revision=revision, files_metadata=True)
+        except Exception as error:  # which classes say "no network" is decided in one place
+            if not _is_no_network(error):
+                raise
+            self._is_offline = True
+            self.names = self._cached_names(error)
+        else:
+            self._commit = info.sha or self._commit
+            self.names = {file.rfilename: file.size for file in info.siblings or [] if _is_plain(file.rfilename)}
+
+    def fetch(self, name: str) -> Path:
+        """The file in the cache."""
+        from huggingface_hub import hf_hub_download
+
+        if name not in self.names:
+            raise CorruptCheckpoint(f"{self.repo} has no file {name[:200]!r}, which its own files name")
+        return Path(
+            hf_hub_download(
+                self.repo,
+                name,
+                revision=self._commit,
+                cache_dir=self._cache_dir,
+                endpoint=self._endpoint,
+                local_files_only=self._is_offline,
+                tqdm_class=_bar_of(self._progress, f"downloading {name}", self.names[name]),
+            )
+        )
+
+    def _cached_names(self, error: Exception) -> dict[str, int | None]:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            folder = Path(
+                snapshot_download(
+                    self.repo,
+                    revision=self._commit,
+                    cache_dir=self._cache_dir,
+                    local_files_only=True,
+                    allow_patterns=["-"],
+                )
+            )
+        except LocalEntryNotFoundError:
+            raise error from None
+        return {str(path.relative_to(folder)): None for path in folder.rglob("*") if path.is_file()}
+
+
+def _hub_cache(cache_dir: Path) -> Path | None:
+    """The user's own hub cache where one is configured (None: huggingface_hub knows), else a folder of ours."""
+    configured = any(os.environ.get(name) for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"))
+    return None if configured else cache_dir / "hub"
+
+
+def _is_plain(name: str) -> bool:
+    """Whether the name stays inside the folder that it is put in."""
+    return not name.startswith("/") and "\\" not in name and ".." not in name.split("/")
+
+
+def _bar_of(progress: Progress, phase: str, total_bytes: int | None) -> Any:
+    """A class that huggingface_hub takes for its progress bar's (tqdm's interface, as much as it uses)."""
+
+    class Bar:
+        def __init__(self, *_: Any, total: int | None = None, initial: int = 0, **__: Any) -> None:
+            self.n, self.total = initial, total or total_bytes
+
+        def update(self, num_bytes: float | None = 1) -> None:
+            self.n += int(num_bytes or 0)
+            progress(phase, self.n, self.total)
+
+        def __enter__(self) -> "Bar":
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            self.close()
+
+        def close(self) -> None:
+            return
+
+        def refresh(self, *_: Any, **__: Any) -> None:
+            return
+
+        set_description = set_postfix_str = reset = refresh
+
+    return Bar
+
+
+def _is_no_network(error: Exception) -> bool:
+    import httpx2
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    return isinstance(error, OfflineModeIsEnabled | httpx2.TransportError)
+
+
+@contextmanager
+def _translated(repo: str) -> Iterator[None]:
+    """huggingface_hub's and the system's errors as DownloadFailed with what to do."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise DownloadFailed(f"{repo} asks for permission: accept its terms on the hub and set HF_TOKEN") from error
+    except errors.RepositoryNotFoundError as error:
+        raise DownloadFailed(
+            f"the hub has no model {repo}, or it is private: check the name, or set HF_TOKEN"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise DownloadFailed(f"{repo} has no such revision: check --revision ({_first_line(error)})") from error
+    except errors.HFValidationError as error:
+        raise DownloadFailed(f"{repo!r} is no name of a hub repository: {_first_line(error)}") from error
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx2.TransportError) as error:
+        raise DownloadFailed(
+            f"{repo} is not in the cache and the hub cannot be reached ({_first_line(error)}): check the network and "
+            "HF_ENDPOINT, or give a folder"
+        ) from error
+    except (errors.HfHubHTTPError, errors.XetDownloadError, httpx2.HTTPError) as error:
+        raise DownloadFailed(f"the hub answered for {repo}: {_first_line(error)}; try again later") from error
+    except OSError as error:
+        raise DownloadFailed(
+            f"{repo} could not be stored: {error}; make room, or choose another --cache-dir"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

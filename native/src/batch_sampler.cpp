@@ -1,0 +1,80 @@
+#include "batch_sampler.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace headway {
+
+namespace {
+
+// Fewer values than this take less time than waking a thread.
+constexpr int64_t min_shared_values = 100'000;
+
+void require(bool is_right, const std::string& message) {
+    if (!is_right) throw std::invalid_argument(message);
+}
+
+std::string range(int32_t limit) { return "; it must be at least 0 and below " + std::to_string(limit); }
+
+}  // namespace
+
+BatchSampler::BatchSampler(const int32_t* token_ids, int32_t max_num_seqs, int32_t max_model_len, int32_t vocab_size,
+                           int num_threads)
+    : token_ids_(token_ids),
+      max_num_seqs_(max_num_seqs),
+      max_model_len_(max_model_len),
+      vocab_size_(vocab_size),
+      isa_(choose_isa()),
+      settings_(max_num_seqs),
+      pool_(num_threads < max_num_seqs ? num_threads : max_num_seqs) {
+    require(vocab_size >= 1, "vocab_size is " + std::to_string(vocab_size) + "; it must be at least 1");
+    scratch_.reserve(pool_.num_threads());
+    for (int thread = 0; thread < pool_.num_threads(); ++thread) scratch_.emplace_back(vocab_size);
+}
+
+void BatchSampler::set_row(int32_t row, RowSettings settings) {
+    require(row >= 0 && row < max_num_seqs_, "row is " + std::to_string(row) + range(max_num_seqs_));
+    // The likeliest token has a weight of 1: a larger min_p (or NaN) would leave nothing.
+    settings.min_p = settings.min_p <= 1.0f ? settings.min_p : 1.0f;
+    const std::lock_guard lock(mutex_);
+    settings_[row] = std::move(settings);
+}
+
+void BatchSampler::check(const SampleCall& call) const {
+    for (int32_t i = 0; i < call.num_rows; ++i) {
+        const int32_t row = call.rows[i];
+        require(row >= 0 && row < max_num_seqs_, "a row is " + std::to_string(row) + range(max_num_seqs_));
+        const int32_t count = call.num_tokens[i];
+        require(count >= 0 && count <= max_model_len_,
+                "num_tokens of row " + std::to_string(row) + " is " + std::to_string(count) + range(max_model_len_ + 1));
+    }
+}
+
+void BatchSampler::sample(const SampleCall& call) {
+    const std::lock_guard lock(mutex_);
+    check(call);
+    const RowKernels& kernels = row_kernels(isa_);
+    const auto sample_one = [&](int32_t i, int thread) {
+        const int64_t top = static_cast<int64_t>(i) * call.num_top;
+        const Row row{settings_[call.rows[i]],
+                      call.logits + static_cast<int64_t>(i) * vocab_size_,
+                      vocab_size_,
+                      token_ids_ + static_cast<int64_t>(call.rows[i]) * max_model_len_,
+                      call.num_tokens[i],
+                      call.top_ids + top,
+                      call.top_logprobs + top,
+                      call.num_top};
+        const Chosen chosen = sample_row(kernels, row, scratch_[thread]);
+        call.token_ids[i] = chosen.token_id;
+        call.is_finite[i] = chosen.is_finite;
+        call.logprobs[i] = chosen.logprob;
+    };
+    if (static_cast<int64_t>(call.num_rows) * vocab_size_ < min_shared_values) {
+        for (int32_t i = 0; i < call.num_rows; ++i) sample_one(i, 0);
+    } else {
+        pool_.run(call.num_rows, sample_one);
+    }
+}
+
+}  // namespace headway

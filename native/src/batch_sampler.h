@@ -1,0 +1,59 @@
+// A whole batch of rows in one call, shared out over threads. Each row depends on that row alone.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "isa.h"
+#include "row_sampler.h"
+#include "thread_pool.h"
+
+namespace headway {
+
+// The arrays of one call; num_rows rows each.
+struct SampleCall {
+    const float* logits;        // [num_rows, vocab_size]
+    const int32_t* rows;        // [num_rows], which row of the token matrix
+    const int32_t* num_tokens;  // [num_rows], tokens of each so far
+    int32_t num_rows;
+    int32_t* token_ids;   // [num_rows]
+    bool* is_finite;      // [num_rows]
+    float* logprobs;      // [num_rows]
+    int32_t* top_ids;     // [num_rows, num_top]
+    float* top_logprobs;  // [num_rows, num_top]
+    int32_t num_top;
+};
+
+class BatchSampler {
+public:
+    // token_ids [max_num_seqs, max_model_len] stays the caller's and must outlive this. Throws std::invalid_argument.
+    BatchSampler(const int32_t* token_ids, int32_t max_num_seqs, int32_t max_model_len, int32_t vocab_size,
+                 int num_threads);
+
+    int32_t vocab_size() const { return vocab_size_; }
+    int num_threads() const { return pool_.num_threads(); }
+    Isa isa() const { return isa_; }
+
+    // Throws std::invalid_argument on a row out of range. Waits for a sample() that is running.
+    void set_row(int32_t row, RowSettings settings);
+
+    // Throws std::invalid_argument, before anything is written, on a row or a number of tokens out of range. A second
+    // caller waits for the first.
+    void sample(const SampleCall& call);
+
+private:
+    void check(const SampleCall& call) const;
+
+    const int32_t* token_ids_;
+    int32_t max_num_seqs_;
+    int32_t max_model_len_;
+    int32_t vocab_size_;
+    Isa isa_;
+    std::vector<RowSettings> settings_;
+    ThreadPool pool_;
+    std::vector<Scratch> scratch_;  // one a thread
+    std::mutex mutex_;
+};
+
+}  // namespace headway

@@ -1,0 +1,222 @@
+#include "row_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "philox.h"
+
+namespace headway {
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float largest_float = std::numeric_limits<float>::max();
+
+bool is_inside(int32_t id, int32_t vocab_size) { return static_cast<uint32_t>(id) < static_cast<uint32_t>(vocab_size); }
+
+int32_t num_output_tokens(const Row& row) { return std::max(0, row.num_tokens - row.settings.num_prompt_tokens); }
+
+bool has_bans(const Row& row) {
+    return !row.settings.banned_ids.empty() && num_output_tokens(row) < row.settings.min_tokens;
+}
+
+bool has_output_penalties(const RowSettings& settings) {
+    return settings.presence_penalty != 0.0f || settings.frequency_penalty != 0.0f;
+}
+
+bool is_modified(const Row& row) {
+    const RowSettings& settings = row.settings;
+    return !settings.bias_ids.empty() || settings.repetition_penalty != 1.0f || has_output_penalties(settings) ||
+           has_bans(row);
+}
+
+// Calls visit(id, count) once for each different token of token_ids[start, stop), in order of their first places.
+template <typename Visit>
+void for_each_token(const Row& row, int32_t start, int32_t stop, Scratch& scratch, Visit visit) {
+    for (int32_t i = start; i < stop; ++i) {
+        if (is_inside(row.token_ids[i], row.vocab_size)) ++scratch.counts[row.token_ids[i]];
+    }
+    for (int32_t i = start; i < stop; ++i) {
+        const int32_t id = row.token_ids[i];
+        if (!is_inside(id, row.vocab_size) || scratch.counts[id] == 0) continue;
+        visit(id, scratch.counts[id]);
+        scratch.counts[id] = 0;
+    }
+}
+
+// A penalty below 1 can push a finite logit over the largest float: that is no fault of the model.
+float within_range(float value) { return std::min(value, largest_float); }
+
+void apply_penalties(const Row& row, float* x, Scratch& scratch) {
+    const RowSettings& settings = row.settings;
+    if (settings.repetition_penalty != 1.0f) {
+        const float penalty = settings.repetition_penalty;
+        for_each_token(row, 0, row.num_tokens, scratch, [&](int32_t id, uint32_t) {
+            x[id] = within_range(x[id] > 0.0f ? x[id] / penalty : x[id] * penalty);
+        });
+    }
+    if (has_output_penalties(settings)) {
+        const int32_t start = std::clamp(settings.num_prompt_tokens, 0, row.num_tokens);
+        for_each_token(row, start, row.num_tokens, scratch, [&](int32_t id, uint32_t count) {
+            x[id] -= settings.frequency_penalty * static_cast<float>(count);
+            x[id] = within_range(x[id] - settings.presence_penalty);
+        });
+    }
+}
+
+// The row with biases, bans and penalties, in scratch.logits.
+const float* modify(const Row& row, Scratch& scratch) {
+    const RowSettings& settings = row.settings;
+    float* x = scratch.logits.data();
+    std::copy_n(row.logits, row.vocab_size, x);
+    for (size_t i = 0; i < settings.bias_ids.size(); ++i) {
+        const int32_t id = settings.bias_ids[i];
+        if (is_inside(id, row.vocab_size)) x[id] = within_range(x[id] + settings.biases[i]);
+    }
+    if (has_bans(row)) {
+        for (int32_t id : settings.banned_ids) {
+            if (is_inside(id, row.vocab_size)) x[id] = -infinity;
+        }
+    }
+    apply_penalties(row, x, scratch);
+    return x;
+}
+
+// The first index whose running sum of weights passes `target`; skips what `stays` refuses. The last with a weight if
+// rounding keeps the sum below.
+template <typename Stays>
+int32_t walk(const float* weights, int32_t n, double target, Stays stays) {
+    double sum = 0.0;
+    int32_t last = 0;
+    for (int32_t i = 0; i < n; ++i) {
+        if (weights[i] == 0.0f || !stays(i)) continue;
+        last = i;
+        sum += weights[i];
+        if (sum > target) break;
+    }
+    return last;
+}
+
+int32_t draw_from_all(int32_t n, double total, double noise, const Scratch& scratch) {
+    const double target = noise * total;
+    const int32_t num_blocks = (n + sum_block - 1) / sum_block;
+    double sum = 0.0;
+    int32_t block = 0;
+    for (int32_t b = 0; b < num_blocks; ++b) {
+        if (scratch.sums[b] == 0.0) continue;
+        block = b;
+        if (sum + scratch.sums[b] > target) break;
+        sum += scratch.sums[b];
+    }
+    const int32_t start = block * sum_block;
+    const int32_t length = std::min(sum_block, n - start);
+    return start + walk(scratch.weights.data() + start, length, target - sum, [](int32_t) { return true; });
+}
+
+// Draws among num_candidates weights in scratch.values, whose ids are ascending in scratch.ids; `mass` is what top_p is
+// a share of.
+int32_t draw_from_candidates(const RowSettings& settings, int32_t num_candidates, double mass, double noise,
+                             const Scratch& scratch) {
+    const float* weights = scratch.values.data();
+    Threshold threshold{0.0f, num_candidates};
+    if (settings.top_p < 1.0) threshold = find_mass_threshold(weights, num_candidates, settings.top_p * mass);
+    double total = 0.0;
+    int32_t num_ties = threshold.num_ties;
+    const auto stays = [&](int32_t i) {
+        return weights[i] > threshold.weight || (weights[i] == threshold.weight && num_ties-- > 0);
+    };
+    for (int32_t i = 0; i < num_candidates; ++i) {
+        if (stays(i)) total += weights[i];
+    }
+    num_ties = threshold.num_ties;
+    return scratch.ids[walk(weights, num_candidates, noise * total, stays)];
+}
+
+// Drops candidates under min_p of the likeliest (whose weight is 1); returns how many are left.
+int32_t apply_min_p(float min_p, int32_t num_candidates, Scratch& scratch) {
+    int32_t left = 0;
+    for (int32_t i = 0; i < num_candidates; ++i) {
+        if (scratch.values[i] < min_p) continue;
+        scratch.ids[left] = scratch.ids[i];
+        scratch.values[left++] = scratch.values[i];
+    }
+    return left;
+}
+
+double sum_of(const std::vector<float>& values, int32_t n) {
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; ++i) sum += values[i];
+    return sum;
+}
+
+int32_t draw_from_largest(const RowKernels& kernels, const Row& row, const float* x, float peak, double noise,
+                          Scratch& scratch) {
+    const RowSettings& settings = row.settings;
+    int32_t found = select_largest(kernels, x, row.vocab_size, settings.top_k, scratch);
+    std::sort(scratch.ids.begin(), scratch.ids.begin() + found);
+    for (int32_t i = 0; i < found; ++i) scratch.values[i] = x[scratch.ids[i]];
+    const float scale = static_cast<float>(1.0 / settings.temperature);
+    kernels.exponentials(scratch.values.data(), found, peak, scale, scratch.values.data(), nullptr);
+    found = apply_min_p(settings.min_p, found, scratch);
+    return draw_from_candidates(settings, found, sum_of(scratch.values, found), noise, scratch);
+}
+
+int32_t draw(const RowKernels& kernels, const Row& row, const float* x, float peak, Scratch& scratch) {
+    const RowSettings& settings = row.settings;
+    const int32_t n = row.vocab_size;
+    const double noise = uniform_noise(settings.seed, settings.choice, static_cast<uint64_t>(num_output_tokens(row)));
+    if (settings.top_k > 0 && settings.top_k < n) return draw_from_largest(kernels, row, x, peak, noise, scratch);
+    const float scale = static_cast<float>(1.0 / settings.temperature);
+    const double total = kernels.exponentials(x, n, peak, scale, scratch.weights.data(), scratch.sums.data());
+    if (settings.min_p <= 0.0f && settings.top_p >= 1.0) return draw_from_all(n, total, noise, scratch);
+    // All weights under (1 - top_p) * total / n together are less than what top_p leaves out: none of them stays.
+    // The factor before it is for rounding.
+    const double unneeded = 0.999 * (1.0 - settings.top_p) * total / n;
+    const float bound = settings.min_p > 0.0f ? settings.min_p : static_cast<float>(unneeded);
+    const int32_t found = kernels.collect_at_least(scratch.weights.data(), n, bound, 0, scratch.ids.data());
+    for (int32_t i = 0; i < found; ++i) scratch.values[i] = scratch.weights[scratch.ids[i]];
+    const double mass = settings.min_p > 0.0f ? sum_of(scratch.values, found) : total;
+    return draw_from_candidates(settings, found, mass, noise, scratch);
+}
+
+float fill_logprobs(const RowKernels& kernels, const Row& row, float peak, int32_t token_id, Scratch& scratch) {
+    const float* x = row.logits;
+    const double total = kernels.exponentials(x, row.vocab_size, peak, 1.0f, nullptr, nullptr);
+    const double normaliser = static_cast<double>(peak) + std::log(total);
+    const auto logprob = [&](int32_t id) { return static_cast<float>(static_cast<double>(x[id]) - normaliser); };
+    const int32_t wanted = std::min(row.settings.num_logprobs, row.num_top);
+    if (wanted > 0) {
+        const int32_t found = select_largest(kernels, x, row.vocab_size, wanted, scratch);
+        std::sort(scratch.ids.begin(), scratch.ids.begin() + found,
+                  [x](int32_t a, int32_t b) { return x[a] > x[b] || (x[a] == x[b] && a < b); });
+        for (int32_t i = 0; i < found; ++i) {
+            row.top_ids[i] = scratch.ids[i];
+            row.top_logprobs[i] = logprob(scratch.ids[i]);
+        }
+    }
+    return logprob(token_id);
+}
+
+}  // namespace
+
+Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch) {
+    std::fill_n(row.top_ids, row.num_top, -1);
+    std::fill_n(row.top_logprobs, row.num_top, -infinity);
+    const float no_logprob = std::numeric_limits<float>::quiet_NaN();
+    const Peak peak = kernels.find_peak(row.logits, row.vocab_size);
+    if (peak.index < 0 || !std::isfinite(peak.value)) return {0, false, no_logprob};
+    const float* x = row.logits;
+    Peak shaped = peak;
+    if (is_modified(row)) {
+        x = modify(row, scratch);
+        shaped = kernels.find_peak(x, row.vocab_size);
+        if (!std::isfinite(shaped.value)) return {0, false, no_logprob};
+    }
+    const bool is_greedy = row.settings.temperature < min_temperature;
+    const int32_t token_id = is_greedy ? shaped.index : draw(kernels, row, x, shaped.value, scratch);
+    if (row.settings.num_logprobs < 0) return {token_id, true, no_logprob};
+    return {token_id, true, fill_logprobs(kernels, row, peak.value, token_id, scratch)};
+}
+
+}  // namespace headway

@@ -1,0 +1,2 @@
+// see below
+int main() { return 0; }

@@ -1,0 +1,138 @@
+"""Logits to tokens, a whole batch in one call of the native kernel. engine/runner calls it once a step.
+
+A row's result depends on that row alone: not on the batch, the threads or the instruction set. Its noise is
+Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) of the output position, under the key
+(seed, choice); so numpy.random.Philox(key=[seed, choice], counter=...) gives the same words.
+
+In order, as vLLM does it: log-probabilities of the raw logits; logit bias, end tokens banned before min_tokens;
+repetition penalty over prompt and output, then frequency and presence penalty over the output; temperature 0 (or under
+1e-5) takes the largest, ties by the lower id; else / temperature, min_p, top_k, top_p (the smallest set whose
+probability reaches it, ties by the lower id), then the inverse of the distribution function in ascending order of ids.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+import headway_wire as wire
+from headway import _native
+from headway.errors import InvalidConfig, InvariantBroken
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
+
+_SEED_MASK = 2**64 - 1
+_NO_LOGPROBS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What was chosen for each of n rows; k is the largest number of logprobs that one of them asked for."""
+
+    token_ids: Int32  # [n], 0 where the row is not finite
+    is_finite: Bool  # [n], False: the logits have NaN or +infinity, or no token is left
+    logprobs: Float32  # [n], of token_ids, log-softmax of the raw logits; NaN where none was asked for
+    top_ids: Int32  # [n, k], likeliest first, ties by the lower id; -1 after what the row asked for
+    top_logprobs: Float32  # [n, k], -infinity after what the row asked for
+
+
+class Sampler:
+    """Holds how each row of the token matrix is sampled, and the matrix itself. One owner: calls wait for each other.
+
+    Args:
+        max_num_seqs: rows.
+        vocab_size: the width of the logits. Ids outside it in prompts, biases and end tokens are ignored.
+        max_model_len: tokens a row, prompt and output.
+        threads: that share the rows of one call; they sleep between calls.
+
+    Raises InvalidConfig when HEADWAY_ISA names an instruction set that is not there.
+    """
+
+    token_ids: Int32
+    """[max_num_seqs, max_model_len]: every running sequence's tokens (prompt and output) by row; engine/batch fills."""
+
+    def __init__(self, *, max_num_seqs: int, vocab_size: int, max_model_len: int, threads: int) -> None:
+        self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
+        self._num_logprobs = np.full(max_num_seqs, _NO_LOGPROBS, dtype=np.int32)
+        self._vocab_size = vocab_size
+        try:
+            self._native = _native.Sampler(self.token_ids, vocab_size, threads)
+        except ValueError as error:
+            raise InvalidConfig(str(error)) from error
+
+    def set_row(
+        self,
+        row: int,
+        sampling: wire.Sampling,
+        *,
+        seed: int,
+        choice: int,
+        end_token_ids: Collection[int],
+        num_prompt_tokens: int,
+    ) -> None:
+        """How the sequence that takes `row` is sampled.
+
+        `seed` is 64 bits, a negative one in two's complement. `end_token_ids` are banned before sampling.min_tokens.
+        Raises InvariantBroken on a row that is not there.
+        """
+        biases = [(id_, bias) for id_, bias in sampling.logit_bias.items() if 0 <= id_ < self._vocab_size]
+        num_logprobs = _NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
+        try:
+            self._native.set_row(
+                row,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=max(0, sampling.top_k),
+                min_p=sampling.min_p,
+                presence_penalty=sampling.presence_penalty,
+                frequency_penalty=sampling.frequency_penalty,
+                repetition_penalty=sampling.repetition_penalty,
+                seed=seed & _SEED_MASK,
+                choice=choice,
+                bias_ids=[id_ for id_, _ in biases],
+                biases=[bias for _, bias in biases],
+                banned_ids=[id_ for id_ in end_token_ids if 0 <= id_ < self._vocab_size],
+                min_tokens=sampling.min_tokens,
+                num_prompt_tokens=num_prompt_tokens,
+                num_logprobs=num_logprobs,
+            )
+        except ValueError as error:
+            raise InvariantBroken(str(error)) from error
+        self._num_logprobs[row] = num_logprobs
+
+    def sample(self, logits: Float32, rows: Int32, num_tokens: Int32) -> Sampled:
+        """One token for each row of `logits`.
+
+        Args:
+            logits: [n, vocab_size].
+            rows: [n], the row of the token matrix of each.
+            num_tokens: [n], that sequence's tokens so far; the noise's position is this less its prompt's.
+
+        Blocks, without the GIL. Raises InvariantBroken when shapes, rows or counts are impossible.
+        """
+        n = len(rows)
+        k = max(0, int(self._num_logprobs.take(rows, mode="clip").max(initial=0)))
+        sampled = Sampled(
+            np.empty(n, np.int32),
+            np.empty(n, np.bool_),
+            np.empty(n, np.float32),
+            np.empty((n, k), np.int32),
+            np.empty((n, k), np.float32),
+        )
+        try:
+            self._native.sample(
+                np.ascontiguousarray(logits, dtype=np.float32),
+                np.ascontiguousarray(rows, dtype=np.int32),
+                np.ascontiguousarray(num_tokens, dtype=np.int32),
+                sampled.token_ids,
+                sampled.is_finite,
+                sampled.logprobs,
+                sampled.top_ids,
+                sampled.top_logprobs,
+            )
+        except ValueError as error:
+            raise InvariantBroken(str(error)) from error
+        return sampled

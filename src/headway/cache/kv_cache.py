@@ -133,7 +133,7 @@ class KVCache:
         if num_short > 0:
             if num_short > self._tree.num_evictable_blocks:
                 return False
-            self._pool.free(reversed(self._tree.evict(num_short)))
+            self._pool.free(self._tree.evict(num_short))
         self._mark_changed(sequence, len(blocks.block_ids))
         blocks.block_ids += self._pool.allocate(num_new)
         sequence.num_slots = len(blocks.block_ids) * self.block_size
@@ -172,7 +172,7 @@ class KVCache:
         blocks = self._blocks.get(sequence)
         self.free(sequence)
         if blocks is not None:
-            self._pool.free(reversed(self._tree.drop(blocks.node)))
+            self._pool.free(self._tree.drop(blocks.node))
 
     def take_table_changes(self) -> list[TableChange]:
         """The parts of running sequences' tables that changed since the last call."""

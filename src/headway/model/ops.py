@@ -171,8 +171,8 @@ class Scale:
 class Rope:
     """Rotary positions (Su et al. 2021) on the first `dims` columns of each head.
 
-    Pair p turns by position * frequencies[p] radians. `half`: pair p is columns p and p + dims / 2; `interleaved`: it is
-    columns 2p and 2p + 1.
+    Pair p turns by position * frequencies[p] radians. `half`: pair p is columns p and p + dims / 2; `interleaved`:
+    it is columns 2p and 2p + 1.
     """
 
     out: str

@@ -1,0 +1,102 @@
+"""How a step's sequences are grouped, so that attention takes a call a group and not one a sequence. Pure numpy.
+
+A piece is a run of new tokens of one sequence with what it may look back on. Most sequences are one piece; a long chunk
+over a long context is cut into several, so that no mask outgrows MAX_SCORES. Pieces whose query and context lengths
+round up to the same powers of two form a group, padded to the longest among them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.executor.base import Int64, StepArrays
+
+MAX_SCORES = 16 * 1024 * 1024
+"""Query rows x context of a group: bounds its mask (64 MiB in float32)."""
+MIN_CONTEXT = 64
+"""Contexts are grouped as if they were at least so long: short ones are not worth a call of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pieces that attend in one call: num_pieces x query_len queries over context_len cached tokens each."""
+
+    rows: Int64  # [num_pieces, query_len], each query's token; past a piece's end its last one
+    query_positions: Int64  # [num_pieces, query_len]
+    context_lens: Int64  # [num_pieces], how many of the cached tokens are the sequence's own
+    blocks: Int64  # [num_pieces, num_blocks]
+    is_fresh: bool
+    """Each piece starts at position 0: query i sees keys 0 to i, and no mask is needed."""
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces."""
+        return int(self.rows.shape[0])
+
+    @property
+    def query_len(self) -> int:
+        """Queries of each piece, with padding."""
+        return int(self.rows.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    sequences: Int64  # [num_pieces]
+    starts: Int64  # [num_pieces], first token
+    lengths: Int64  # [num_pieces], tokens
+    contexts: Int64  # [num_pieces]
+
+
+def make_groups(step: StepArrays, block_size: int, max_scores: int = MAX_SCORES) -> tuple[Group, ...]:
+    """The groups of a step, by query length and context length, each in the order of its sequences."""
+    pieces = _cut(step, max_scores)
+    if pieces.lengths.size == 0:
+        return ()
+    num_blocks = -(-pieces.contexts // block_size)
+    query_class = _power_of_two(pieces.lengths)
+    context_class = _power_of_two(np.maximum(num_blocks, -(-MIN_CONTEXT // block_size)))
+    is_fresh = (pieces.lengths > 1) & (pieces.lengths == pieces.contexts)
+    keys = (query_class << 32) | (context_class << 1) | is_fresh
+    groups = []
+    for key in np.unique(keys):
+        members = np.flatnonzero(keys == key)
+        longest = int(pieces.lengths[members].max()) * int(num_blocks[members].max()) * block_size
+        at_once = max(1, max_scores // longest)
+        for first in range(0, members.size, at_once):
+            chosen = members[first : first + at_once]
+            groups.append(_make_group(step, pieces, chosen, int(num_blocks[chosen].max()), bool(is_fresh[chosen[0]])))
+    return tuple(groups)
+
+
+def _cut(step: StepArrays, max_scores: int) -> _Pieces:
+    starts = step.query_starts[:-1].astype(np.int64)
+    lengths = np.diff(step.query_starts).astype(np.int64)
+    contexts = step.context_lens.astype(np.int64)
+    sequences = np.arange(lengths.size, dtype=np.int64)
+    limits = np.maximum(1, max_scores // np.maximum(contexts, 1))
+    num_pieces = -(-lengths // limits)
+    if (num_pieces == 1).all():
+        return _Pieces(sequences, starts, lengths, contexts)
+    of = np.repeat(sequences, num_pieces)
+    nth = np.arange(of.size) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
+    begun = nth * limits[of]
+    size = np.minimum(limits[of], lengths[of] - begun)
+    return _Pieces(of, starts[of] + begun, size, contexts[of] - lengths[of] + begun + size)
+
+
+def _make_group(step: StepArrays, pieces: _Pieces, members: Int64, num_blocks: int, is_fresh: bool) -> Group:
+    lengths, contexts = pieces.lengths[members], pieces.contexts[members]
+    offsets = np.minimum(np.arange(int(lengths.max()))[None, :], lengths[:, None] - 1)
+    return Group(
+        rows=pieces.starts[members][:, None] + offsets,
+        query_positions=(contexts - lengths)[:, None] + offsets,
+        context_lens=contexts,
+        blocks=step.block_tables[pieces.sequences[members], :num_blocks].astype(np.int64),
+        is_fresh=is_fresh,
+    )
+
+
+def _power_of_two(values: Int64) -> Int64:
+    """The least power of two that is not less, for values from 1 up to 2**30."""
+    result: Int64 = 1 << np.ceil(np.log2(values)).astype(np.int64)
+    return result

@@ -1,0 +1,120 @@
+"""TorchExecutor: interprets a Program with torch. The oracle of the other executors, and what serves until they exist.
+
+A Program is fused (fuse.py) and compiled once into a list of functions over numbered registers (torch_ops.py); a step
+runs the list. Registers are emptied after their last use, so that a step holds one layer's values and not all.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from headway.executor.base import Float32, KVBuffers, StepArrays, Weights
+from headway.executor.fuse import ALL_FUSIONS, Fusion, PlanOp, fuse, outs_of
+from headway.executor.torch_attention import TORCH_DTYPES, PagedCache, Workspace, make_step_groups
+from headway.executor.torch_ops import Compiler, Registers, Run, StepTensors, compile_op
+from headway.executor.torch_weights import WeightLoader
+from headway.model.ops import SelectRows
+from headway.model.program import Program
+
+
+class TorchExecutor:
+    """A Program over its weights and caches; one step at a time, from one thread.
+
+    Args:
+        program: checked.
+        weights: tensors under the Program's names; read once, here, and converted one by one.
+        kv: its memory is used as it is and must outlive the executor; its dtype is what K and V are kept in.
+        dtype: float32, bfloat16 or float16: what weights are held and computed with. Logits are float32.
+        threads: compute threads of torch, set for the whole process.
+        device: a torch device; on another than the CPU K and V live there, in place of kv's memory.
+        fusions: which of fuse.py's passes run.
+
+    Raises:
+        TensorMismatch: a weight of a wrong shape.
+        UnsupportedModel: an op that this executor does not run.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Weights,
+        kv: KVBuffers,
+        *,
+        dtype: str,
+        threads: int,
+        device: str = "cpu",
+        fusions: Collection[Fusion] = ALL_FUSIONS,
+    ) -> None:
+        self.vocab_size = program.vocab_size
+        self._threads = threads
+        self._device = torch.device(device)
+        self._dtype = TORCH_DTYPES[dtype]
+        self._block_size = kv.block_size
+        plan = fuse(program.ops, fusions)
+        self._register = {name: at for at, name in enumerate(name for op in plan for name in outs_of(op))}
+        self._last_hidden = next((self._register[op.input] for op in plan if isinstance(op, SelectRows)), None)
+        self._logits = self._register[program.ops[-1].out]
+        # A mask cannot hide NaN: once one was computed, what is gathered past a context is zeroed.
+        self._clears_unused = [False]
+        with torch.inference_mode():
+            self._runs = self._compile(program, plan, weights, kv)
+
+    def _compile(
+        self, program: Program, plan: Sequence[PlanOp], weights: Weights, kv: KVBuffers
+    ) -> list[tuple[Run, tuple[int, ...]]]:
+        """Each op's function, and the registers that nothing reads after it."""
+        last_use = {name: at for at, op in enumerate(plan) for name in op.inputs}
+        at_of = {outs_of(op)[0]: at for at, op in enumerate(plan)}
+        kv_dtype = TORCH_DTYPES[kv.dtype]
+        compiler = Compiler(
+            register=self._register,
+            weights=WeightLoader(weights, program.weights, self._dtype, self._device),
+            caches=tuple(PagedCache(spec, kv, self._device) for spec in program.caches),
+            dtype=self._dtype,
+            workspace=Workspace(kv_dtype, self._device),
+            device=self._device,
+            is_last_use=lambda op, name: last_use[name] == at_of[outs_of(op)[0]],
+            clears_unused=self._clears_unused,
+        )
+        return [(compile_op(op, compiler), self._dead_after(at, last_use)) for at, op in enumerate(plan)]
+
+    def _dead_after(self, at: int, last_use: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(
+            self._register[name]
+            for name, last in last_use.items()
+            if last == at and self._register[name] != self._last_hidden
+        )
+
+    @torch.inference_mode()
+    def execute(self, step: StepArrays) -> Float32:
+        """Runs the step, writes its K and V. Logits [num_logit_rows, vocab_size], valid until the next call."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        tensors = StepTensors(
+            token_ids=self._tensor(step.token_ids),
+            positions=self._tensor(step.positions),
+            slots=self._tensor(step.slots),
+            logit_rows=self._tensor(step.logit_rows),
+            groups=make_step_groups(step, self._block_size, self._dtype, self._device),
+        )
+        registers: Registers = [None] * len(self._register)
+        for run, dead in self._runs:
+            run(registers, tensors)
+            for register in dead:
+                registers[register] = None
+        self._watch(registers)
+        logits: Float32 = registers[self._logits].cpu().numpy()
+        return logits
+
+    def _tensor(self, array: npt.NDArray[np.signedinteger]) -> Tensor:
+        return torch.from_numpy(array.astype(np.int64)).to(self._device)
+
+    def _watch(self, registers: Registers) -> None:
+        """Notes whether any token's last hidden state is not finite: then K and V in the cache may not be either."""
+        if self._clears_unused[0] or self._last_hidden is None:
+            return
+        total = registers[self._last_hidden].sum(dtype=torch.float32)
+        self._clears_unused[0] = not bool(torch.isfinite(total))

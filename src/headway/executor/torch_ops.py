@@ -1,0 +1,307 @@
+"""The ops as torch calls: compile_op turns an op of a plan into a function over the registers of a step.
+
+A register holds a value of the Program, a tensor [rows, width]; torch.py numbers them. The outputs of a joint linear
+are views of one matrix.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headway.errors import UnsupportedModel
+from headway.executor.fuse import AddLinear, Gate, JoinedLinear, JoinedRope, PlanOp
+from headway.executor.torch_attention import PagedCache, StepGroups, Workspace, attend
+from headway.executor.torch_weights import WeightLoader
+from headway.model.ops import (
+    Activation,
+    ActivationKind,
+    Add,
+    Attention,
+    Embed,
+    Linear,
+    Logits,
+    Mul,
+    Norm,
+    Rope,
+    Scale,
+    SelectRows,
+)
+
+Registers = list[Any]
+"""Tensors by number; None where a value is not made yet or not needed any more."""
+
+
+@dataclass(slots=True)
+class StepTensors:
+    """A step's arrays on the device, and what layers share: cosines and sines by the rope that asked for them."""
+
+    token_ids: Tensor  # [num_tokens]
+    positions: Tensor  # [num_tokens]
+    slots: Tensor  # [num_tokens]
+    logit_rows: Tensor  # [num_logit_rows]
+    groups: StepGroups
+    turns: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+
+Run = Callable[[Registers, StepTensors], None]
+
+
+@dataclass(slots=True)
+class Compiler:
+    """What compiling an op needs."""
+
+    register: Mapping[str, int]
+    weights: WeightLoader
+    caches: tuple[PagedCache, ...]
+    dtype: torch.dtype
+    device: torch.device
+    workspace: Workspace
+    is_last_use: Callable[[PlanOp, str], bool]
+    """Whether no later op reads this input of the op, so that it may overwrite it."""
+    clears_unused: list[bool] = field(default_factory=lambda: [False])
+    """One flag, shared with the executor: caches hold numbers that are not finite."""
+    ropes: dict[tuple[tuple[float, ...], float], int] = field(default_factory=dict)
+
+
+def compile_op(op: PlanOp, compiler: Compiler) -> Run:
+    """The function of an op. Raises UnsupportedModel for what this executor does not run."""
+    match op:
+        case Embed():
+            return _embed(op, compiler)
+        case Norm():
+            return _norm(op, compiler)
+        case Linear():
+            return _linear(op, compiler)
+        case JoinedLinear():
+            return _joined_linear(op, compiler)
+        case AddLinear():
+            return _add_linear(op, compiler)
+        case Rope():
+            return _rope(op, compiler)
+        case JoinedRope():
+            return _joined_rope(op, compiler)
+        case Attention():
+            return _attention(op, compiler)
+        case Gate():
+            return _gate(op, compiler)
+        case Logits():
+            return _logits(op, compiler)
+        case _:
+            return _elementwise(op, compiler)
+
+
+def _elementwise(op: Activation | Mul | Add | Scale | SelectRows, compiler: Compiler) -> Run:
+    out = compiler.register[op.out]
+    sources = [compiler.register[name] for name in op.inputs]
+    match op:
+        case Activation():
+            function = _ACTIVATIONS[op.kind]
+        case Scale():
+            factor = op.factor
+
+            def function(value: Tensor) -> Tensor:
+                return value * factor
+        case Mul():
+            function = torch.mul
+        case Add():
+            function = torch.add
+        case SelectRows():
+            source = sources[0]
+
+            def select(registers: Registers, step: StepTensors) -> None:
+                registers[out] = registers[source].index_select(0, step.logit_rows)
+
+            return select
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        registers[out] = function(*[registers[source] for source in sources])
+
+    return run
+
+
+def _gelu_tanh(value: Tensor) -> Tensor:
+    return functional.gelu(value, approximate="tanh")
+
+
+_ACTIVATIONS: dict[ActivationKind, Callable[..., Tensor]] = {
+    "silu": functional.silu,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+def _embed(op: Embed, compiler: Compiler) -> Run:
+    out, table, offset, scale = compiler.register[op.out], compiler.weights.load(op.table), op.offset, op.scale
+    if op.index == "token_type":
+        raise UnsupportedModel("token types are not supported by the torch executor")
+    by_position = op.index == "position"
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        index = step.positions if by_position else step.token_ids
+        value = functional.embedding(index + offset if offset else index, table)
+        registers[out] = value.mul_(scale) if scale != 1.0 else value
+
+    return run
+
+
+def _norm(op: Norm, compiler: Compiler) -> Run:
+    out, source, eps = compiler.register[op.out], compiler.register[op.input], op.eps
+    weight = compiler.weights.load(op.weight)
+    if op.one_plus:
+        weight = weight + 1
+    bias = None if op.bias is None else compiler.weights.load(op.bias)
+    width = tuple(weight.shape)
+    if op.kind == "layer":
+
+        def normalise(value: Tensor) -> Tensor:
+            return functional.layer_norm(value, width, weight, bias, eps)
+    else:
+
+        def normalise(value: Tensor) -> Tensor:
+            normed = functional.rms_norm(value, width, weight, eps)
+            return normed if bias is None else normed + bias
+
+    over_heads = op.over == "head"
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        value = registers[source]
+        if over_heads:
+            registers[out] = normalise(value.unflatten(1, (-1, *width))).flatten(1)
+        else:
+            registers[out] = normalise(value)
+
+    return run
+
+
+def _linear(op: Linear, compiler: Compiler) -> Run:
+    out, source = compiler.register[op.out], compiler.register[op.input]
+    weight = compiler.weights.load(op.weight)
+    bias = None if op.bias is None else compiler.weights.load(op.bias)
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        registers[out] = functional.linear(registers[source], weight, bias)
+
+    return run
+
+
+def _joined_linear(op: JoinedLinear, compiler: Compiler) -> Run:
+    outs, source = [compiler.register[name] for name in op.outs], compiler.register[op.input]
+    weight = compiler.weights.load_joined(op.weights)
+    bias = compiler.weights.load_joined(op.biases) if op.biases else None
+    widths = [compiler.weights.shape(name)[0] for name in op.weights]
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        joint = functional.linear(registers[source], weight, bias)
+        for out, part in zip(outs, torch.split(joint, widths, dim=1), strict=True):
+            registers[out] = part
+
+    return run
+
+
+def _add_linear(op: AddLinear, compiler: Compiler) -> Run:
+    out, base, source = (compiler.register[name] for name in (op.out, op.base, op.input))
+    weight, scale = compiler.weights.load(op.weight).t(), op.scale
+    overwrites = compiler.is_last_use(op, op.base)
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        if overwrites:
+            registers[out] = registers[base].addmm_(registers[source], weight, alpha=scale)
+        else:
+            registers[out] = torch.addmm(registers[base], registers[source], weight, alpha=scale)
+
+    return run
+
+
+def _gate(op: Gate, compiler: Compiler) -> Run:
+    out, gate, up = (compiler.register[name] for name in (op.out, op.gate, op.up))
+    activation = _ACTIVATIONS[op.kind]
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        registers[out] = activation(registers[gate]).mul_(registers[up])
+
+    return run
+
+
+def _make_turn(op: Rope, compiler: Compiler) -> Callable[[Tensor, StepTensors], Tensor]:
+    """value [num_tokens, any number of heads * head_dim] -> the same, turned; a new tensor."""
+    key = compiler.ropes.setdefault((op.frequencies, op.magnitude), len(compiler.ropes))
+    frequencies = torch.tensor(op.frequencies, dtype=torch.float32, device=compiler.device)
+    magnitude, head_dim, dims, dtype = op.magnitude, op.head_dim, op.dims, compiler.dtype
+    if op.layout == "half":
+        first, second = slice(0, dims // 2), slice(dims // 2, dims)
+    else:
+        first, second = slice(0, dims, 2), slice(1, dims, 2)
+
+    def turn(value: Tensor, step: StepTensors) -> Tensor:
+        if key not in step.turns:
+            angles = step.positions.to(torch.float32)[:, None, None] * frequencies
+            cosines, sines = (angles.cos() * magnitude).to(dtype), (angles.sin() * magnitude).to(dtype)
+            step.turns[key] = cosines, sines  # [num_tokens, 1, dims / 2]
+        cosines, sines = step.turns[key]
+        heads = torch.unflatten(value, 1, (-1, head_dim))
+        low, high = heads[..., first], heads[..., second]
+        turned = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)
+        torch.mul(low, cosines, out=turned[..., first]).addcmul_(high, sines, value=-1)
+        torch.mul(high, cosines, out=turned[..., second]).addcmul_(low, sines)
+        if dims < head_dim:
+            turned[..., dims:] = heads[..., dims:]
+        return turned.flatten(1)
+
+    return turn
+
+
+def _rope(op: Rope, compiler: Compiler) -> Run:
+    out, source, turn = compiler.register[op.out], compiler.register[op.input], _make_turn(op, compiler)
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        registers[out] = turn(registers[source], step)
+
+    return run
+
+
+def _joined_rope(op: JoinedRope, compiler: Compiler) -> Run:
+    outs = [compiler.register[name] for name in op.outs]
+    sources = [compiler.register[name] for name in op.inputs]
+    turn = _make_turn(op.rope, compiler)
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        parts = [registers[source] for source in sources]
+        widths = [part.shape[1] for part in parts]
+        # The parts are neighbouring columns of one matrix: a view from the first over all of them.
+        joint = parts[0].as_strided((parts[0].shape[0], sum(widths)), parts[0].stride(), parts[0].storage_offset())
+        for out, part in zip(outs, torch.split(turn(joint, step), widths, dim=1), strict=True):
+            registers[out] = part
+
+    return run
+
+
+def _attention(op: Attention, compiler: Compiler) -> Run:
+    if not op.causal:
+        raise UnsupportedModel("attention that is not causal is not supported by the torch executor")
+    out, q, k, v = (compiler.register[name] for name in (op.out, op.q, op.k, op.v))
+    cache, workspace, clears = compiler.caches[op.cache_id], compiler.workspace, compiler.clears_unused
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        cache.write(step.slots, registers[k], registers[v])
+        registers[out] = attend(op, registers[q], cache, step.groups, workspace, clear_unused=clears[0])
+
+    return run
+
+
+def _logits(op: Logits, compiler: Compiler) -> Run:
+    out, source, scale, cap = compiler.register[op.out], compiler.register[op.input], op.scale, op.soft_cap
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        value = registers[source].to(torch.float32)
+        if scale != 1.0:
+            value = value.mul_(scale)
+        registers[out] = value if cap is None else value.div_(cap).tanh_().mul_(cap)
+
+    return run

@@ -1,0 +1,40 @@
+"""The torch executor's logits are transformers' within 1e-4 in float32, whatever way the tokens came."""
+
+import numpy as np
+import pytest
+
+from headway.executor.fuse import ALL_FUSIONS
+
+TOLERANCE = 1e-4
+RNG = np.random.default_rng(3)
+PROMPTS = [RNG.integers(0, 128, size=size).tolist() for size in (37, 1, 16, 23)]
+
+
+def test_a_whole_prompt_gives_transformers_logits(pair, sequences_of):
+    ours = pair.executor().execute(sequences_of(1).step({0: PROMPTS[0]}))
+    np.testing.assert_allclose(ours, pair.logits(PROMPTS[0]), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 16])
+def test_a_prompt_in_chunks_gives_the_logits_of_the_whole(pair, sequences_of, chunk):
+    executor, sequences = pair.executor(), sequences_of(1)
+    parts = [PROMPTS[0][at : at + chunk] for at in range(0, len(PROMPTS[0]), chunk)]
+    ours = np.concatenate([executor.execute(sequences.step({0: part})).copy() for part in parts])
+    np.testing.assert_allclose(ours, pair.logits(PROMPTS[0]), atol=TOLERANCE, rtol=0)
+
+
+def test_a_step_that_mixes_prompts_chunks_and_decodes_gives_each_its_own_logits(pair, sequences_of):
+    executor, sequences = pair.executor(), sequences_of(4)
+    executor.execute(sequences.step({0: PROMPTS[0][:-1], 2: PROMPTS[2][:5]}))
+    ours = executor.execute(
+        sequences.step({0: PROMPTS[0][-1:], 1: PROMPTS[1], 2: PROMPTS[2][5:], 3: PROMPTS[3]}, all_logits=False)
+    )
+    wanted = np.stack([pair.logits(prompt)[-1] for prompt in PROMPTS])
+    np.testing.assert_allclose(ours, wanted, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("left_out", [(), *((name,) for name in ALL_FUSIONS), ALL_FUSIONS])
+def test_each_fusion_can_be_left_out(pair, sequences_of, left_out):
+    kept = tuple(name for name in ALL_FUSIONS if name not in left_out)
+    ours = pair.executor(fusions=kept).execute(sequences_of(1).step({0: PROMPTS[3]}))
+    np.testing.assert_allclose(ours, pair.logits(PROMPTS[3]), atol=TOLERANCE, rtol=0)

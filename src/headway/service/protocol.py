@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from headway.core.output import TextDelta, Usage
@@ -36,14 +37,19 @@ class GenerateStream(Protocol):
     `async with`); closing before the end aborts what still runs.
     """
 
-    prompt_token_ids: Sequence[int]
-    model: str
+    @property
+    def prompt_token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def model(self) -> str: ...
 
     def __aiter__(self) -> AsyncIterator[TextDelta]: ...
 
     async def __aenter__(self) -> "GenerateStream": ...
 
-    async def __aexit__(self, *exc: object) -> None: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
     async def aclose(self) -> None: ...
 

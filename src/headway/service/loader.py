@@ -1,0 +1,111 @@
+"""Opens a model's files for the parent and starts its worker: what residents.py asks for, done for real.
+
+`Loader` is the border: testing/ has another one, whose workers are scripted. The readers of checkpoints are imported
+when the first one is opened.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import headway_wire as wire
+from headway.config import CheckpointConfig, ModelConfig
+from headway.errors import InvalidConfig
+from headway.text.chat_template import make_chat_template
+from headway.text.source import TextSource
+from headway.text.tokenizer import make_tokenizer
+from headway.worker.channel import Channel, Receiver
+from headway.worker.process import start_process
+from headway.worker.prompt import ModelText
+
+_MAX_CONFIG_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """What the parent keeps of a model: its text, and the file's date in Unix seconds."""
+
+    text: ModelText
+    created: int
+
+
+class Loader(Protocol):
+    """How a model gets from its config to a running worker."""
+
+    async def resolve(self, model: ModelConfig) -> Path:
+        """Where its files are, downloaded if need be. Raises HeadwayError."""
+        ...
+
+    async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
+        """Reads what the parent needs; not the weights. Raises HeadwayError."""
+        ...
+
+    async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
+        """Starts a worker that waits for its Load. Raises OSError."""
+        ...
+
+    def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
+        """What the worker is to load."""
+        ...
+
+
+class ProcessLoader:
+    """Checkpoints from disk or a hub; a process for each worker."""
+
+    def __init__(self, checkpoint: CheckpointConfig) -> None:
+        self._checkpoint = checkpoint
+
+    async def resolve(self, model: ModelConfig) -> Path:
+        """In a thread: it may download."""
+        from headway.checkpoint.sources import resolve_source
+
+        return await asyncio.to_thread(resolve_source, model.source, self._checkpoint)
+
+    async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
+        """In a thread: a big vocabulary takes a tenth of a second."""
+        return await asyncio.to_thread(open_model, model, path)
+
+    async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
+        """With this interpreter."""
+        return await start_process(name, receiver)
+
+    def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
+        """The engine's config as the predictor's options."""
+        return wire.Load(predictor=model.predictor, source=str(path), options=asdict(model.engine))
+
+
+def open_model(model: ModelConfig, path: Path) -> OpenedModel:
+    """The text of the checkpoint at `path`. Blocks; raises ModelError, InvalidConfig."""
+    from headway.checkpoint.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(path)
+    text = ModelText(
+        tokenizer=make_tokenizer(checkpoint.text),
+        chat_template=make_chat_template(checkpoint.text, model.text.chat_template),
+        generation_defaults=read_generation_defaults(checkpoint.text, model.text.generation_config),
+    )
+    return OpenedModel(text, checkpoint.created)
+
+
+def read_generation_defaults(source: TextSource, setting: str) -> Mapping[str, Any]:
+    """The sampling defaults that TextConfig.generation_config asks for. Raises InvalidConfig for a folder without."""
+    if setting == "auto":
+        return source.generation_defaults
+    if setting == "headway":
+        return {}
+    path = Path(setting) / "generation_config.json"
+    try:
+        with path.open("rb") as file:
+            defaults = json.loads(file.read(_MAX_CONFIG_BYTES))
+    except (OSError, ValueError) as error:
+        raise InvalidConfig(
+            f"generation_config is {setting!r}, and {path} can not be read: {error}; give auto, headway or a folder"
+            " with a generation_config.json",
+            param="generation_config",
+        ) from error
+    if not isinstance(defaults, dict):
+        raise InvalidConfig(f"{path} holds no JSON object", param="generation_config")
+    return defaults

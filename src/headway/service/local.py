@@ -1,0 +1,168 @@
+"""LocalService: models in processes of this machine, behind service/protocol.Service."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
+from headway.core.request import GenerateRequest, Prompt
+from headway.errors import InvalidConfig, ModelNotFound
+from headway.observe.clock import Clock, SystemClock
+from headway.service.loader import Loader, ProcessLoader
+from headway.service.protocol import ModelCard, ModelState
+from headway.service.residency import Drain, Keep
+from headway.service.residents import Residents, ServedModel
+from headway.worker.prompt import prepare_request, tokenize_prompt
+from headway.worker.stream import RequestStream
+
+_STATES: Mapping[str, ModelState] = {"cold": "cold", "loading": "loading", "ready": "ready", "failed": "failed"}
+
+
+class LocalService:
+    """The models of a configuration. Make it, start() it on a running loop, aclose() it on the same one."""
+
+    def __init__(
+        self,
+        models: Sequence[ModelConfig],
+        pool: PoolConfig,
+        server: ServerConfig,
+        checkpoint: CheckpointConfig,
+        *,
+        loader: Loader | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Raises InvalidConfig for no model, and for a name that two have."""
+        self._clock = clock or SystemClock()
+        self._names: dict[str, ServedModel] = {}
+        served = []
+        for config in models:
+            names = config.served_names or (default_name(config.source),)
+            served.append(ServedModel(names[0], config))
+            self._add_names(names, served[-1])
+        if not served:
+            raise InvalidConfig("there is no model to serve: name one")
+        self._residents = Residents(
+            served,
+            loader=loader or ProcessLoader(checkpoint),
+            pool=pool,
+            server=server,
+            clock=self._clock,
+        )
+
+    def models(self) -> list[ModelCard]:
+        """A card for each name, aliases too."""
+        return [self._make_card(name, model) for name, model in self._names.items()]
+
+    def is_ready(self) -> tuple[bool, str]:
+        """Ready if a model is, and nothing is being shut down."""
+        state = self._residents.pool.state
+        if state.is_draining:
+            return False, "shutting down"
+        if any(residency.status == "ready" for residency in state.models.values()):
+            return True, ""
+        return False, "; ".join(self._describe(model) for model in self._residents.models.values())
+
+    async def generate(self, request: GenerateRequest) -> RequestStream:
+        """A lease, then ids, then the worker's word. Raises HeadwayError: then nothing runs and nothing is leased."""
+        lease = await self._residents.lease(self._find(request.model))
+        try:
+            opened = await self._residents.text(lease.model)
+            prepared = await prepare_request(opened.text, request)
+        except BaseException:
+            lease.release(False)
+            raise
+        return await lease.client.submit(prepared, lease.release)
+
+    async def tokenize(self, model: str, prompt: Prompt) -> list[int]:
+        """The ids that generate() would send."""
+        opened = await self._residents.text(self._find(model))
+        return await tokenize_prompt(opened.text, prompt)
+
+    async def detokenize(self, model: str, token_ids: Sequence[int]) -> str:
+        """Text of the ids, special tokens included."""
+        opened = await self._residents.text(self._find(model))
+        opened.text.tokenizer.check_ids(token_ids, "tokens")
+        return opened.text.tokenizer.decode(token_ids)
+
+    async def token_texts(self, model: str, token_ids: Sequence[int]) -> list[str]:
+        """Each id decoded on its own."""
+        opened = await self._residents.text(self._find(model))
+        opened.text.tokenizer.check_ids(token_ids, "tokens")
+        return [opened.text.tokenizer.token_text(token_id) for token_id in token_ids]
+
+    async def generation_defaults(self, model: str) -> Mapping[str, Any]:
+        """The model's own sampling defaults."""
+        opened = await self._residents.text(self._find(model))
+        return opened.text.generation_defaults
+
+    def stats(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        """See the protocol."""
+        state = self._residents.pool.state
+        models = {model.id: model.client.stats() if model.client else {} for model in self._residents.models.values()}
+        pool = {
+            "waiting_requests": float(len(state.waiting)),
+            "leases": float(self._residents.pool.num_leases),
+            "worker_starts_total": float(state.num_starts),
+            "worker_failures_total": float(state.num_failures),
+        }
+        return {"models": models, "pool": {"pool": pool}}
+
+    async def start(self) -> None:
+        """Starts the first model; it is kept resident from now on."""
+        self._residents.pool.post(Keep(next(iter(self._residents.models))))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Takes nothing new; waits for what runs, then ends it with finish_reason "abort"."""
+        self._residents.pool.post(Drain())
+        await self._residents.wait_unused(self._clock.now() + timeout_s)
+        for model in self._residents.models.values():
+            if model.client is not None:
+                model.client.end_requests("shutdown")
+
+    async def aclose(self) -> None:
+        """Ends every worker process; returns when they are gone."""
+        self._residents.pool.post(Drain())
+        await self._residents.close()
+
+    def _add_names(self, names: Sequence[str], model: ServedModel) -> None:
+        for name in names:
+            if name in self._names:
+                raise InvalidConfig(f"two models are named {name!r}: give one another name", param="served_model_name")
+            self._names[name] = model
+
+    def _find(self, name: str) -> ServedModel:
+        model = self._names.get(name)
+        if model is None:
+            known = ", ".join(list(self._names)[:20])
+            raise ModelNotFound(f"there is no model {name[:200]!r} here; there is: {known}", param="model")
+        return model
+
+    def _make_card(self, name: str, model: ServedModel) -> ModelCard:
+        residency = self._residents.residency(model)
+        opened = model.opened
+        max_model_len = model.info.get("max_model_len")
+        return ModelCard(
+            id=name,
+            created=opened.created if opened else model.created,
+            state=_STATES.get(residency.status, "cold"),
+            max_model_len=max_model_len if isinstance(max_model_len, int) else None,
+            root=model.config.source,
+            reason=residency.error.message if residency.error else "",
+            phases=self._residents.phases(model),
+            info=model.info,
+        )
+
+    def _describe(self, model: ServedModel) -> str:
+        residency = self._residents.residency(model)
+        if residency.status == "loading" and model.phases:
+            percent = "" if model.fraction is None else f" {model.fraction:.0%}"
+            return f"model {model.id} is loading: {next(reversed(model.phases))}{percent}"
+        reason = f": {residency.error.message}" if residency.error else ""
+        return f"model {model.id} is {residency.status}{reason}"
+
+
+def default_name(source: str) -> str:
+    """A model's name where none is given: a hub id and "demo" as they are, a path's last part without .gguf."""
+    path = PurePath(source)
+    is_hub_id = len(path.parts) <= 2 and not path.is_absolute() and path.suffix != ".gguf" and path.parts[:1] != ("..",)
+    return source if is_hub_id else path.name.removesuffix(".gguf")

@@ -1,0 +1,140 @@
+"""One choice's way from tokens to text: detokenise, look for stop strings, name the tokens of logprobs.
+
+No asyncio: the worker client and the offline LLM both push token events in and take TextDeltas out. What counts as
+output ends with the token that completed the stop; tokens after it are overshoot.
+"""
+
+from collections.abc import Sequence
+
+import headway_wire as wire
+from headway.core.output import FinishReason, Logprob, TextDelta, TokenLogprob
+from headway.core.sampling import SamplingParams
+from headway.text.detokenizer import Detokenizer
+from headway.text.stop import StopMatcher
+from headway.text.tokenizer import Tokenizer
+
+
+class ChoiceAssembler:
+    """The text of one choice, as far as it is. Gives exactly one delta with a finish_reason, its last.
+
+    A stop string counts only where it lies wholly behind the first min_tokens tokens. The text of a token that ended
+    the choice (an end token, one of stop_token_ids) is left out unless include_stop_str_in_output; the token counts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, choice: int = 0) -> None:
+        self.choice = choice
+        self.is_ended = False
+        self.num_tokens = 0
+        """Output tokens that count: what is billed."""
+        self.num_overshoot = 0
+        """Output tokens that were computed after the end."""
+        self._tokenizer = tokenizer
+        self._sampling = sampling
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens, continues=True)
+        self._stop = StopMatcher(sampling.stop, sampling.include_stop_str_in_output)
+        self._hidden_ids = tokenizer.special_token_ids if sampling.skip_special_tokens else frozenset()
+
+    def push(self, event: wire.TokenEvent) -> TextDelta | None:
+        """Takes one event; None if nothing came of it (after the end, or an event without tokens and end).
+
+        A delta whose finish_reason is "stop" although the event's is None tells the caller to abort the choice.
+        """
+        if self.is_ended:
+            self.num_overshoot += len(event.token_ids)
+            return None
+        if not event.token_ids and event.finish_reason is None:
+            return None
+        num_with_text = len(event.token_ids)
+        if event.finish_reason == "stop" and num_with_text and not self._sampling.include_stop_str_in_output:
+            num_with_text -= 1
+        text, num_used, matched = self._read(event.token_ids[:num_with_text])
+        if matched is not None:
+            self.num_overshoot += len(event.token_ids) - num_used
+            return self._make_delta(event, num_used, text, "stop", matched)
+        if event.finish_reason is None:
+            return self._make_delta(event, len(event.token_ids), text, None, None)
+        tail, matched = self._flush()
+        reason: FinishReason = "stop" if matched is not None else _finish_reason(event.finish_reason)
+        stop_reason = event.stop_reason if matched is None else matched
+        return self._make_delta(event, len(event.token_ids), text + tail, reason, stop_reason, num_with_text)
+
+    def end(self, finish_reason: FinishReason, stop_reason: int | str | None = None) -> TextDelta | None:
+        """Ends the choice from this side, with the text that was held back; None if it has ended."""
+        if self.is_ended:
+            return None
+        tail, matched = self._flush()
+        self.is_ended = True
+        if matched is not None:
+            return TextDelta(self.choice, tail, finish_reason="stop", stop_reason=matched)
+        return TextDelta(self.choice, tail, finish_reason=finish_reason, stop_reason=stop_reason)
+
+    def drop(self) -> None:
+        """Ends the choice without a word: nobody reads it any more."""
+        self.is_ended = True
+
+    def _read(self, token_ids: Sequence[int]) -> tuple[str, int, str | None]:
+        """The text of the tokens, how many of them it took, and the stop string that was met."""
+        if not self._sampling.stop:
+            return self._detokenizer.push(token_ids), len(token_ids), None
+        parts = []
+        for index, token_id in enumerate(token_ids):
+            piece = self._detokenizer.push((token_id,))
+            if self.num_tokens + index < self._sampling.min_tokens:
+                parts.append(piece)
+                continue
+            match = self._stop.push(piece)
+            parts.append(match.text)
+            if match.matched is not None:
+                return "".join(parts), index + 1, match.matched
+        return "".join(parts), len(token_ids), None
+
+    def _flush(self) -> tuple[str, str | None]:
+        tail = self._detokenizer.flush()
+        if not self._sampling.stop:
+            return tail, None
+        match = self._stop.push(tail)
+        if match.matched is not None:
+            return match.text, match.matched
+        return match.text + self._stop.flush(), None
+
+    def _make_delta(
+        self,
+        event: wire.TokenEvent,
+        num_used: int,
+        text: str,
+        finish_reason: FinishReason | None,
+        stop_reason: int | str | None,
+        num_with_text: int | None = None,
+    ) -> TextDelta:
+        token_ids = tuple(event.token_ids[:num_used])
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if event.logprobs:
+            num_shown = num_used if num_with_text is None else num_with_text
+            logprobs = tuple(
+                self._name(token_id, entry, is_shown=index < num_shown)
+                for index, (token_id, entry) in enumerate(zip(token_ids, event.logprobs, strict=False))
+            )
+        self.num_tokens += num_used
+        self.is_ended = finish_reason is not None
+        return TextDelta(self.choice, text, token_ids, logprobs, finish_reason, stop_reason)
+
+    def _name(self, token_id: int, entry: wire.TokenLogprobs, *, is_shown: bool) -> TokenLogprob:
+        chosen = self._logprob(token_id, entry.logprob, is_shown=is_shown)
+        top = tuple(
+            self._logprob(top_id, logprob, is_shown=is_shown or top_id != token_id)
+            for top_id, logprob in zip(entry.top_ids, entry.top_logprobs, strict=True)
+        )
+        return TokenLogprob(chosen, top)
+
+    def _logprob(self, token_id: int, logprob: float, *, is_shown: bool) -> Logprob:
+        has_bytes = is_shown and token_id not in self._hidden_ids
+        raw = self._tokenizer.token_bytes(token_id) if has_bytes else b""
+        return Logprob(token_id, self._tokenizer.token_text(token_id), raw, logprob)
+
+
+def _finish_reason(word: str) -> FinishReason:
+    match word:
+        case "stop" | "length" | "abort":
+            return word
+        case _:
+            return "error"

@@ -1,0 +1,43 @@
+"""The border between the client and whatever carries its messages: a child process, or a thread in tests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import headway_wire as wire
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """How a worker ended. `how` may be shown to a caller; `last_words` (its last lines of output) are for the log."""
+
+    how: str
+    last_words: str = ""
+
+
+class Receiver(Protocol):
+    """Who is told what a worker says. Both are called on the event loop's thread."""
+
+    def on_messages(self, messages: Sequence[wire.Up]) -> None:
+        """All messages that came in one read, in order."""
+        ...
+
+    def on_end(self, end: WorkerEnd) -> None:
+        """The worker is gone; called exactly once, after the last on_messages."""
+        ...
+
+
+class Channel(Protocol):
+    """A running worker. Nothing here blocks."""
+
+    def send(self, message: wire.Down) -> None:
+        """Puts a message on its way; after the end it is dropped."""
+        ...
+
+    def kill(self, how: str) -> None:
+        """Ends the worker at once, whatever it does; on_end follows, saying `how`."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """Asks it to end, then ends it harder and harder; returns when it is gone. Again: waits as well."""
+        ...

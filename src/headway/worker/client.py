@@ -1,0 +1,292 @@
+"""WorkerClient: the parent's side of one worker. Requests in, streams out; loads, refusals, stalls and death.
+
+All on the event loop's thread. A request is *open* from its Submit until the worker has said all that it owes about
+it, even if its reader left long before: only then does the model count as unused.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import headway_wire as wire
+from headway.errors import HeadwayError, InternalError, WorkerDied, WorkerStalled, from_wire
+from headway.observe.clock import Clock, Timer
+from headway.worker.channel import Channel, WorkerEnd
+from headway.worker.prompt import PreparedRequest, complete_sampling
+from headway.worker.stream import RequestStream, StreamLimits
+
+logger = logging.getLogger(__name__)
+
+_LATE_TIMER_S = 5.0
+"""A timer that comes later than this says that we were stopped ourselves, not that the worker was."""
+
+
+@dataclass(slots=True)
+class _OpenRequest:
+    stream: RequestStream
+    on_settled: Callable[[bool], None]
+
+
+class WorkerClient:
+    """One worker process and its open requests. attach() the channel first, then load(), then submit()."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        limits: StreamLimits,
+        stall_timeout_s: float,
+        clock: Clock,
+        on_lost: Callable[[], None] | None = None,
+        on_loading: Callable[[wire.Loading], None] | None = None,
+    ) -> None:
+        """`on_lost` is called when the worker is gone, before anybody else hears of it; `on_loading` at each phase."""
+        self.name = name
+        self.ended: asyncio.Future[HeadwayError] = asyncio.get_running_loop().create_future()
+        """Done once the worker is gone: the error that its open requests were given."""
+        self._limits = limits
+        self._stall_timeout_s = stall_timeout_s
+        self._clock = clock
+        self._on_lost = on_lost
+        self._on_loading = on_loading
+        self._channel: Channel | None = None
+        self._ready: asyncio.Future[wire.Ready] = asyncio.get_running_loop().create_future()
+        self._open: dict[str, _OpenRequest] = {}
+        self._failure: HeadwayError | None = None
+        self._is_stalled = False
+        self._max_model_len: int | None = None
+        self._worker_stats: dict[str, float] = {}
+        self._last_step = wire.Step()
+        self._progress_at = clock.now()
+        self._stall_timer: Timer | None = None
+        self._num_output_tokens = 0
+        self._num_overshoot = 0
+        self._num_aborts = 0
+        self._num_internal_errors = 0
+
+    def attach(self, channel: Channel) -> None:
+        """The way to the worker; this client is the channel's receiver."""
+        self._channel = channel
+
+    async def load(self, message: wire.Load) -> wire.Ready:
+        """Sends Load and waits for its end. Raises what the worker failed with, or WorkerDied."""
+        self._send(message)
+        return await asyncio.shield(self._ready)
+
+    async def submit(self, request: PreparedRequest, on_settled: Callable[[bool], None]) -> RequestStream:
+        """Sends the request; returns once it is accepted. Raises ContextLengthExceeded, WorkerDied, or the refusal.
+
+        `on_settled` is called once, whatever happens, when the worker owes nothing more for the request; its argument
+        says whether the worker answered it to the end.
+        """
+        try:
+            self._check_alive()
+            sampling = complete_sampling(
+                request.sampling,
+                num_prompt_tokens=len(request.prompt_token_ids),
+                max_model_len=self._max_model_len,
+            )
+        except HeadwayError:
+            on_settled(False)
+            raise
+        stream, wire_id = self._enter(request, on_settled)
+        self._send(
+            wire.Submit(
+                request_id=wire_id,
+                prompt_token_ids=list(request.prompt_token_ids),
+                sampling=sampling,
+                priority=request.priority,
+            )
+        )
+        try:
+            await stream.accepted
+        except asyncio.CancelledError:
+            stream.close()
+            raise
+        return stream
+
+    def end_requests(self, stop_reason: str) -> None:
+        """Ends every open stream with finish_reason "abort" and the text that it has."""
+        for entry in list(self._open.values()):
+            entry.stream.end(stop_reason)
+
+    async def close(self, grace_s: float = 2.0) -> None:
+        """Ends the worker; open streams end with "abort", saying "shutdown". Returns when it is gone."""
+        self.end_requests("shutdown")
+        if self._channel is not None and not self.ended.done():
+            await self._channel.close(grace_s)
+
+    @property
+    def num_open(self) -> int:
+        """Requests for which the worker still owes something."""
+        return len(self._open)
+
+    def stats(self) -> dict[str, float]:
+        """The worker's last Stats, and the numbers that only this side knows (service/protocol.stats)."""
+        streams = [entry.stream for entry in self._open.values()]
+        return {
+            "num_running": float(self._last_step.num_running),
+            "num_waiting": float(self._last_step.num_waiting),
+            **self._worker_stats,
+            "client_open_requests": float(len(streams)),
+            "client_output_tokens_total": float(
+                self._num_output_tokens + sum(stream.usage.num_output_tokens for stream in streams)
+            ),
+            "client_overshoot_tokens_total": float(
+                self._num_overshoot + sum(stream.num_overshoot for stream in streams)
+            ),
+            "client_aborts_total": float(self._num_aborts),
+            "client_internal_errors_total": float(self._num_internal_errors),
+        }
+
+    # what the worker says
+
+    def on_messages(self, messages: Sequence[wire.Up]) -> None:
+        """Takes all messages of one read, then wakes each touched stream once."""
+        self._progress_at = self._clock.now()
+        touched: dict[int, RequestStream] = {}
+        for message in messages:
+            if isinstance(message, wire.Step):
+                self._last_step = message
+                self._apply(message.events, touched)
+            else:
+                self._take(message)
+        for stream in touched.values():
+            stream.wake()
+
+    def on_end(self, end: WorkerEnd) -> None:
+        """The worker is gone: every open request gets an error, and load() too if it waits."""
+        error = self._make_end_error(end)
+        if self._on_lost is not None:
+            self._on_lost()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        for wire_id, entry in list(self._open.items()):
+            entry.stream.lose_worker(error)
+            self._settle(wire_id, entry, has_served=False)
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()
+        self.ended.set_result(error)
+
+    def _apply(self, events: Iterable[wire.TokenEvent], touched: dict[int, RequestStream]) -> None:
+        for event in events:
+            entry = self._open.get(event.request_id)
+            if entry is None:
+                continue
+            stream = entry.stream
+            try:
+                stream.apply(event)
+            except Exception as error:
+                # A fault in one request's text must not end the others'; counted in client_internal_errors_total.
+                self._num_internal_errors += 1
+                logger.exception("%s: an event of request %s could not be applied", self.name, event.request_id)
+                stream.fail(InternalError(f"the text of the answer could not be made: {type(error).__name__}"))
+            touched[id(stream)] = stream
+            if stream.num_unsettled <= 0:
+                self._settle(event.request_id, entry, has_served=True)
+
+    def _take(self, message: wire.Up) -> None:
+        match message:
+            case wire.Accepted():
+                entry = self._open.get(message.request_id)
+                if entry is not None:
+                    entry.stream.accept()
+            case wire.Refused():
+                self._take_refusal(message)
+            case wire.Loading():
+                if self._on_loading is not None:
+                    self._on_loading(message)
+            case wire.Ready():
+                self._take_ready(message)
+            case wire.Failed():
+                self._failure = from_wire(message.error)
+                if not self._ready.done():
+                    self._ready.set_exception(self._failure)
+                    self._ready.exception()
+            case wire.Stats():
+                self._worker_stats = message.values
+            case _:
+                logger.warning("%s: an answer of type %s that nobody asked for", self.name, type(message).__name__)
+
+    def _take_ready(self, message: wire.Ready) -> None:
+        limit = message.info.get("max_model_len")
+        self._max_model_len = limit if isinstance(limit, int) else None
+        if not self._ready.done():
+            self._ready.set_result(message)
+
+    def _take_refusal(self, message: wire.Refused) -> None:
+        entry = self._open.get(message.request_id)
+        if entry is None:
+            return
+        entry.stream.lose_worker(from_wire(message.error))
+        self._settle(message.request_id, entry, has_served=True)
+
+    # within
+
+    def _enter(self, request: PreparedRequest, on_settled: Callable[[bool], None]) -> tuple[RequestStream, str]:
+        if not self._has_active():
+            self._progress_at = self._clock.now()
+        wire_id, number = request.request_id, 1
+        while wire_id in self._open:
+            number += 1
+            wire_id = f"{request.request_id}#{number}"
+        stream = RequestStream(request, wire_id=wire_id, send=self._send, limits=self._limits, clock=self._clock)
+        self._open[wire_id] = _OpenRequest(stream, on_settled)
+        if self._stall_timer is None:
+            self._start_stall_timer(self._progress_at)
+        return stream, wire_id
+
+    def _settle(self, wire_id: str, entry: _OpenRequest, *, has_served: bool) -> None:
+        del self._open[wire_id]
+        self._num_output_tokens += entry.stream.usage.num_output_tokens
+        self._num_overshoot += entry.stream.num_overshoot
+        if not self._open and self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        entry.on_settled(has_served)
+
+    def _send(self, message: wire.Down) -> None:
+        if isinstance(message, wire.Abort) and message.finish_reason == "abort":
+            self._num_aborts += 1
+        elif isinstance(message, wire.Hold) and not message.is_held and not self._has_active(but_one=True):
+            self._progress_at = self._clock.now()
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def _check_alive(self) -> None:
+        if self.ended.done():
+            raise self.ended.result()
+
+    def _has_active(self, *, but_one: bool = False) -> bool:
+        """Whether the worker has something to do; a held request is nothing, until it is aborted."""
+        num_active = 0
+        for entry in self._open.values():
+            num_active += not entry.stream.is_held or entry.stream.is_ended
+            if num_active > but_one:
+                return True
+        return False
+
+    def _start_stall_timer(self, since: float) -> None:
+        due = since + self._stall_timeout_s
+        self._stall_timer = self._clock.call_at(due, lambda: self._check_stall(due))
+
+    def _check_stall(self, due: float) -> None:
+        now = self._clock.now()
+        if not self._has_active() or now - due > _LATE_TIMER_S:
+            self._start_stall_timer(now)
+        elif now - self._progress_at < self._stall_timeout_s:
+            self._start_stall_timer(self._progress_at)
+        elif self._channel is not None:
+            self._is_stalled = True
+            self._channel.kill(f"made no progress for {self._stall_timeout_s:g} s and was killed")
+
+    def _make_end_error(self, end: WorkerEnd) -> HeadwayError:
+        if self._open or not self._ready.done():
+            logger.error("%s: the worker %s. Its last words: %s", self.name, end.how, end.last_words or "none")
+        if self._is_stalled:
+            return WorkerStalled(f"the process of model {self.name} {end.how}; it is started again")
+        if self._failure is not None:
+            return WorkerDied(f"the process of model {self.name} failed: {self._failure.message}; it is started again")
+        return WorkerDied(f"the process of model {self.name} {end.how}; it is started again")

@@ -1,0 +1,195 @@
+"""The worker's loop over one predictor: the same in a child process (serve.py) and in a thread (testing/).
+
+1. The first message is Load: the predictor is found by its dotted name and loads, telling its phases.
+   1a. It loads: Ready.   1b. It does not: Failed, and the loop ends with exit code 1.
+2. Between steps the inbox is drained; without work the loop sleeps in it, at no cost.
+   2a. Shutdown: what is open is aborted, its events are sent, the loop ends with exit code 0.
+   2b. Everything else goes to the predictor; its answers go out in order.
+3. With work: one step, its messages out.
+4. Stats go out when the predictor becomes idle, and at most once a second while it is busy.
+What escapes the predictor in 2 or 3 ends the worker: Failed, exit code 1.
+"""
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
+from typing import cast
+
+import headway_wire as wire
+from headway.errors import HeadwayError, InternalError, InvalidConfig, InvariantBroken, OutOfMemory
+from headway.predictors.base import Predictor
+
+logger = logging.getLogger(__name__)
+
+STATS_INTERVAL_S = 1.0
+_MAX_LAST_STEPS = 3
+"""Steps that a predictor may take to end what a Shutdown aborted."""
+
+Send = Callable[[wire.Up], None]
+
+
+class Inbox:
+    """Messages for the worker, put in by another thread."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[wire.Down] = SimpleQueue()
+
+    def put(self, message: wire.Down) -> None:
+        """From any thread."""
+        self._queue.put(message)
+
+    def take(self, *, is_blocking: bool) -> Iterable[wire.Down]:
+        """All that is there; if it must, it waits for the first."""
+        try:
+            yield self._queue.get(block=is_blocking)
+            while True:
+                yield self._queue.get_nowait()
+        except Empty:
+            return
+
+
+class OpenRequests:
+    """Which requests the predictor still owes terminal events for."""
+
+    def __init__(self) -> None:
+        self._num_owed: dict[str, int] = {}
+        self._num_choices: dict[str, int] = {}
+
+    def note_down(self, message: wire.Down) -> None:
+        """Of a message to the predictor."""
+        if isinstance(message, wire.Submit):
+            self._num_choices[message.request_id] = message.sampling.n
+
+    def note_up(self, message: wire.Up) -> None:
+        """Of a message from the predictor."""
+        if isinstance(message, wire.Step):
+            for event in message.events:
+                if event.finish_reason is not None:
+                    self._note_end(event.request_id)
+        elif isinstance(message, wire.Accepted):
+            self._num_owed[message.request_id] = self._num_choices.pop(message.request_id, 1)
+        elif isinstance(message, wire.Refused):
+            self._num_choices.pop(message.request_id, None)
+
+    def ids(self) -> list[str]:
+        """In the order of their acceptance."""
+        return list(self._num_owed)
+
+    def _note_end(self, request_id: str) -> None:
+        num_owed = self._num_owed.get(request_id, 0) - 1
+        if num_owed > 0:
+            self._num_owed[request_id] = num_owed
+        else:
+            self._num_owed.pop(request_id, None)
+
+
+class WorkerLoop:
+    """One predictor from its Load to its end; run() blocks for its whole life and is called once."""
+
+    def __init__(self, inbox: Inbox, send: Send, *, now: Callable[[], float] = time.monotonic) -> None:
+        self.predictor: Predictor | None = None
+        """Once it is found."""
+        self._inbox = inbox
+        self._send_up = send
+        self._now = now
+        self._open = OpenRequests()
+        self._last_stats_at = now()
+        self._has_news = True
+
+    def run(self) -> int:
+        """The exit code. Raises nothing."""
+        try:
+            predictor = self._load()
+            self._serve(predictor)
+            return 0
+        except Exception as error:
+            # The worker's last act: whatever it was is reported, and counted by the pool as a failed start or a death.
+            if isinstance(error, HeadwayError):
+                logger.error("the worker failed: %s: %s", type(error).__name__, error.message)
+            else:
+                logger.exception("the worker failed")
+            self._send_up(wire.Failed(error=as_headway_error(error).to_wire()))
+            return 1
+        finally:
+            self._close()
+
+    def _load(self) -> Predictor:
+        message = next(iter(self._inbox.take(is_blocking=True)))
+        if isinstance(message, wire.Shutdown):
+            raise InvariantBroken("shut down before there was anything to load")
+        if not isinstance(message, wire.Load):
+            raise InvariantBroken(f"the first message is {type(message).__name__}, it must be Load")
+        self.predictor = find_predictor(message.predictor)
+        self._send_up(self.predictor.load(message.source, dict(message.options), self._send_up))
+        return self.predictor
+
+    def _serve(self, predictor: Predictor) -> None:
+        while True:
+            is_idle = not predictor.has_work()
+            if is_idle and self._has_news:
+                self._send_stats(predictor)
+            for message in self._inbox.take(is_blocking=is_idle):
+                if isinstance(message, wire.Shutdown):
+                    self._end_open(predictor)
+                    return
+                self._handle(predictor, message)
+            if predictor.has_work():
+                self._send(predictor.step())
+                if self._now() - self._last_stats_at >= STATS_INTERVAL_S:
+                    self._send_stats(predictor)
+
+    def _handle(self, predictor: Predictor, message: wire.Down) -> None:
+        if isinstance(message, wire.Load | wire.Shutdown):
+            raise InvariantBroken("a second Load: a worker loads once")
+        self._open.note_down(message)
+        self._send(predictor.handle(message))
+
+    def _send(self, messages: Iterable[wire.Up]) -> None:
+        self._has_news = True
+        for message in messages:
+            self._open.note_up(message)
+            self._send_up(message)
+
+    def _send_stats(self, predictor: Predictor) -> None:
+        self._has_news = False
+        self._last_stats_at = self._now()
+        self._send_up(predictor.stats())
+
+    def _end_open(self, predictor: Predictor) -> None:
+        for request_id in self._open.ids():
+            self._send(predictor.handle(wire.Abort(request_id=request_id, reason="shutdown")))
+        for _ in range(_MAX_LAST_STEPS):
+            if not self._open.ids() or not predictor.has_work():
+                return
+            self._send(predictor.step())
+
+    def _close(self) -> None:
+        try:
+            if self.predictor is not None:
+                self.predictor.close()
+        except Exception:
+            # Nothing can be done about it any more, and the exit code must stay what it is.
+            logger.exception("closing the predictor failed")
+
+
+def find_predictor(name: str) -> Predictor:
+    """An instance of the class that `module:Class` names. Raises InvalidConfig."""
+    module_name, _, class_name = name.partition(":")
+    try:
+        return cast(Predictor, getattr(importlib.import_module(module_name), class_name)())
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InvalidConfig(
+            f"the predictor {name!r} can not be made: {error}; it must be module:Class of something that this"
+            " interpreter can import"
+        ) from error
+
+
+def as_headway_error(error: Exception) -> HeadwayError:
+    """An error of the tree for whatever was raised."""
+    if isinstance(error, HeadwayError):
+        return error
+    if isinstance(error, MemoryError):
+        return OutOfMemory(f"the worker ran out of memory: {error}")
+    return InternalError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,215 @@
+"""WorkerProcess: starts a worker's process, carries its messages, watches it end, ends it.
+
+A socket pair is all that joins the two: no port, no pickle, no shared memory. The child's output is logged line by line
+with the model's name before it. How the end is told, once, to the receiver:
+
+    end of file on the socket, then the exit code         the usual death
+    end of file, and no exit code within EXIT_WAIT_S      it closed its socket and lives: killed
+    exit code, and no end of file within EXIT_WAIT_S      a process of its own holds the socket: does not matter
+    what is no message                                    killed; the messages before it were delivered
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+
+import msgspec
+
+import headway_wire as wire
+from headway.worker.channel import Receiver, WorkerEnd
+
+logger = logging.getLogger(__name__)
+
+EXIT_WAIT_S = 0.5
+_NUM_LAST_LINES = 12
+_MAX_LINE_BYTES = 4096
+
+
+class WorkerProcess(asyncio.Protocol):
+    """One child and its socket (worker/channel.Channel). Made by start_process."""
+
+    def __init__(self, name: str, receiver: Receiver, process: "subprocess.Popen[bytes]") -> None:
+        self.name = name
+        self.gone = asyncio.Event()
+        """Set after the receiver's on_end; the process is reaped then, or is about to be."""
+        self._receiver = receiver
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._frames = wire.FrameReader()
+        self._transport: asyncio.WriteTransport | None = None
+        self._output = OutputLog(name)
+        self._kill_reason: str | None = None
+        self._exit_code: int | None = None
+        self._is_at_eof = False
+        threading.Thread(target=self._wait, name=f"wait for {name}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    @property
+    def output(self) -> "OutputLog":
+        """Where its lines go."""
+        return self._output
+
+    def send(self, message: wire.Down) -> None:
+        """Puts a message on its way; after the end it is dropped."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(wire.pack_frame(wire.encode(message)))
+
+    def kill(self, how: str) -> None:
+        """SIGKILL; the end will say `how`."""
+        if self._kill_reason is None:
+            self._kill_reason = how
+        self._signal(signal.SIGKILL)
+
+    async def close(self, grace_s: float) -> None:
+        """Shutdown, then SIGTERM, then SIGKILL, `grace_s` between them; returns when it is gone."""
+        self.send(wire.Shutdown())
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.gone.wait(), grace_s)
+                return
+            self._signal(number)
+        await self.gone.wait()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        messages: list[wire.Up] = []
+        fault = ""
+        try:
+            for payload in self._frames.feed(data):
+                messages.append(wire.decode_up(payload))
+        except (wire.FrameTooLarge, msgspec.DecodeError) as error:
+            fault = f"sent what is no message ({error}) and was killed"
+        if messages and self._kill_reason is None:
+            self._receiver.on_messages(messages)
+        if fault:
+            self.kill(fault)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_at_eof = True
+        if self._exit_code is None:
+            self._loop.call_later(EXIT_WAIT_S, self._on_late_exit)
+        else:
+            self._end()
+
+    # within
+
+    def _wait(self) -> None:
+        code = self._process.wait()
+        # The loop may be closed already: then there is nobody to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._on_exit, code)
+
+    def _on_exit(self, code: int) -> None:
+        self._exit_code = code
+        if self._is_at_eof:
+            self._end()
+        else:
+            self._loop.call_later(EXIT_WAIT_S, self._end)
+
+    def _on_late_exit(self) -> None:
+        if self._exit_code is None:
+            self.kill("closed its connection and was killed")
+
+    def _end(self) -> None:
+        if self.gone.is_set():
+            return
+        if self._transport is not None:
+            self._transport.abort()
+        self.gone.set()
+        how = self._kill_reason or describe_exit(self._exit_code)
+        self._receiver.on_end(WorkerEnd(how, self._output.last_words))
+
+    def _signal(self, number: int) -> None:
+        # Popen does nothing once the process was reaped, so no other process can be hit.
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+class OutputLog(asyncio.Protocol):
+    """A child's output as log lines with its name; keeps the last ones."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
+        self._rest = b""
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that it wrote, the unfinished one too."""
+        rest = [self._rest.decode(errors="replace")] if self._rest else []
+        return "\n".join([*self._lines, *rest])
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _MAX_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            text = line[:_MAX_LINE_BYTES].decode(errors="replace").rstrip()
+            self._lines.append(text)
+            logger.info("%s: %s", self._name, text)
+
+
+async def start_process(name: str, receiver: Receiver, *, python: str | None = None) -> WorkerProcess:
+    """Starts a worker with `python` (None: this interpreter) and joins it to `receiver`. Raises OSError.
+
+    Must be called on a thread that lives as long as the worker may: Linux ends a child when the thread that made it
+    ends (PR_SET_PDEATHSIG).
+    """
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = _spawn(python or sys.executable, theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
+    worker = WorkerProcess(name, receiver, process)
+    ours.setblocking(False)
+    try:
+        await loop.connect_read_pipe(lambda: worker.output, process.stdout)
+        await loop.create_connection(lambda: worker, sock=ours)
+    except BaseException:
+        ours.close()
+        process.kill()
+        raise
+    return worker
+
+
+def _spawn(python: str, fd: int) -> "subprocess.Popen[bytes]":
+    command = [python, "-m", "headway.worker.serve", "--fd", str(fd), "--parent", str(os.getpid())]
+    return subprocess.Popen(
+        command,
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def describe_exit(code: int | None) -> str:
+    """Words for an exit code: "was ended by SIGKILL", "ended with exit code 1"."""
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

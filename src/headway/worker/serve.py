@@ -1,0 +1,124 @@
+"""The child process: python -m headway.worker.serve --fd N --parent PID.
+
+Three threads: a reader (socket -> inbox), the main thread (worker/loop), a writer (outbox -> socket); so a step never
+waits for the socket, and the parent's end of file is seen while a step runs. End of file from the parent ends the
+process at once, whatever it is doing: a worker never outlives its parent.
+"""
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+import msgspec
+
+import headway_wire as wire
+from headway.worker.loop import Inbox, WorkerLoop
+
+logger = logging.getLogger(__name__)
+
+EXIT_BAD_PARENT = 3
+"""The parent sent what is no message."""
+_READ_BYTES = 256 * 1024
+_FLUSH_TIMEOUT_S = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+class SocketWorker:
+    """The reader and the writer around a loop."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.inbox = Inbox()
+        self._connection = connection
+        self._outbox: SimpleQueue[wire.Up | None] = SimpleQueue()
+        self._is_ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="writer", daemon=True)
+
+    def start(self) -> None:
+        """Starts both threads."""
+        self._reader.start()
+        self._writer.start()
+
+    def send(self, message: wire.Up) -> None:
+        """Puts a message on its way; never waits."""
+        if isinstance(message, wire.Ready):
+            self._is_ready.set()
+        self._outbox.put(message)
+
+    def flush(self) -> None:
+        """Waits until all is written, but not for a parent that does not read."""
+        self._outbox.put(None)
+        self._writer.join(_FLUSH_TIMEOUT_S)
+
+    def _read(self) -> None:
+        frames = wire.FrameReader()
+        try:
+            while data := self._connection.recv(_READ_BYTES):
+                for payload in frames.feed(data):
+                    self._take(wire.decode_down(payload))
+        except (wire.FrameTooLarge, msgspec.DecodeError) as error:
+            logger.error("the parent sent what is no message: %s", error)
+            os._exit(EXIT_BAD_PARENT)
+        except OSError as error:
+            logger.error("reading from the parent failed: %s", error)
+        os._exit(0)
+
+    def _take(self, message: wire.Down) -> None:
+        if isinstance(message, wire.Shutdown) and not self._is_ready.is_set():
+            os._exit(0)
+        self.inbox.put(message)
+
+    def _write(self) -> None:
+        try:
+            while (message := self._outbox.get()) is not None:
+                self._connection.sendall(wire.pack_frame(wire.encode(message)))
+        except OSError:
+            # The parent is gone; the reader sees it too, and ends the process.
+            return
+        except Exception:
+            # A message that can not be sent would be a request without an end: the parent must see a death instead.
+            logger.exception("a message could not be sent")
+            os._exit(1)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Asks Linux to kill this process when its parent ends, for the moments when the reader can not run."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves the socket `--fd` until it ends; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
+    parser.add_argument("--parent", type=int, required=True, help="the parent's process id")
+    options = parser.parse_args(arguments)
+    # Ctrl-C goes to the whole group of a terminal; the parent decides when its workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent(options.parent)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    connection = socket.socket(fileno=options.fd)
+    connection.set_inheritable(False)
+    worker = SocketWorker(connection)
+    worker.start()
+    exit_code = WorkerLoop(worker.inbox, worker.send).run()
+    worker.flush()
+    return exit_code
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # Not sys.exit: a daemon thread that holds a lock, or a library's atexit, must not keep the process.
+    os._exit(code)

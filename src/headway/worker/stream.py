@@ -1,0 +1,270 @@
+"""RequestStream: an accepted request as its reader sees it (service/protocol.GenerateStream).
+
+The client applies the worker's events; the reader takes deltas. Between them is a queue that is watched: a reader that
+lets too much lie gets its request held (not scheduled), and after a while aborted. All on the event loop's thread.
+
+    worker events -> apply() -> one ChoiceAssembler a choice -> queue -> __anext__() -> reader
+                                  | stop string: Abort(choice)    | full: Hold(true)   | half empty: Hold(false)
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+import headway_wire as wire
+from headway.core.output import TextDelta, Usage
+from headway.errors import CallerError, HeadwayError, InternalError, from_wire
+from headway.observe.clock import Clock, Timer
+from headway.worker.assembler import ChoiceAssembler
+from headway.worker.prompt import PreparedRequest
+
+_TOKEN_BYTES = 8
+_LOGPROB_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """How much may lie unread, and for how long (config.ServerConfig)."""
+
+    max_unsent_bytes: int
+    slow_reader_timeout_s: float
+
+
+class RequestStream:
+    """One reader's side of one request. Iterate it, and close it."""
+
+    def __init__(
+        self,
+        request: PreparedRequest,
+        *,
+        wire_id: str,
+        send: Callable[[wire.Down], None],
+        limits: StreamLimits,
+        clock: Clock,
+    ) -> None:
+        self.model = request.model
+        self.prompt_token_ids = request.prompt_token_ids
+        self.is_held = False
+        self.num_unsettled = request.sampling.n
+        """Choices whose terminal event the worker still owes."""
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the worker accepted it, or once it ended before that; an error if it was refused."""
+        self._wire_id = wire_id
+        self._send = send
+        self._limits = limits
+        self._clock = clock
+        self._choices = [ChoiceAssembler(request.tokenizer, request.sampling, i) for i in range(request.sampling.n)]
+        self._num_cached_tokens: int | None = None
+        self._queue: deque[TextDelta] = deque()
+        self._unread_bytes = 0
+        self._error: HeadwayError | None = None
+        self._is_closed = False
+        self._wakeup = asyncio.Event()
+        self._slow_timer: Timer | None = None
+        self._timeout_timer: Timer | None = None
+        if request.sampling.timeout_s is not None:
+            self._timeout_timer = clock.call_at(clock.now() + request.sampling.timeout_s, self._on_timeout)
+
+    # the reader's side
+
+    def __aiter__(self) -> "RequestStream":
+        return self
+
+    async def __anext__(self) -> TextDelta:
+        while not self._queue:
+            if self._error is not None and not self._is_closed:
+                self._is_closed = True
+                raise self._error
+            if self._is_closed or self.is_ended:
+                raise StopAsyncIteration
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        delta = self._queue.popleft()
+        self._unread_bytes -= _weight(delta)
+        if self.is_held:
+            self._on_read_while_held()
+        return delta
+
+    async def __aenter__(self) -> "RequestStream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the stream; what still runs is aborted, once. Does not wait for the worker."""
+        self.close()
+
+    def close(self, reason: str = "disconnect") -> None:
+        """aclose, with the abort's reason."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self.is_ended:
+            self._abort_rest(reason)
+        self._queue.clear()
+        self._unread_bytes = 0
+        self._wakeup.set()
+
+    @property
+    def usage(self) -> Usage:
+        """So far; final once the iterator has ended."""
+        num_output_tokens = sum(choice.num_tokens for choice in self._choices)
+        return Usage(len(self.prompt_token_ids), num_output_tokens, self._num_cached_tokens or 0)
+
+    # the client's side
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether every choice has ended for the reader."""
+        return all(choice.is_ended for choice in self._choices)
+
+    @property
+    def num_overshoot(self) -> int:
+        """Tokens that were computed and do not count."""
+        return sum(choice.num_overshoot for choice in self._choices)
+
+    def accept(self) -> None:
+        """The worker has it."""
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+
+    def apply(self, event: wire.TokenEvent) -> None:
+        """Takes an event of the worker. wake() must follow, once for all events of a message."""
+        if not 0 <= event.choice < len(self._choices):
+            self.fail(InternalError(f"the worker spoke of choice {event.choice} of {len(self._choices)}"))
+            return
+        if event.finish_reason is not None:
+            self.num_unsettled -= 1
+        if self._num_cached_tokens is None and event.choice == 0:
+            self._num_cached_tokens = event.num_cached_tokens
+        if event.finish_reason == "error":
+            self._apply_error(event)
+            return
+        delta = self._choices[event.choice].push(event)
+        if delta is None:
+            return
+        self._put(delta)
+        if delta.finish_reason is not None:
+            if event.finish_reason is None:
+                self._send(wire.Abort(request_id=self._wire_id, choice=event.choice, finish_reason="stop"))
+            self._stop_timers_if_ended()
+
+    def wake(self) -> None:
+        """Lets the reader run, and holds the request if too much lies unread."""
+        self._wakeup.set()
+        is_over = self._unread_bytes > self._limits.max_unsent_bytes
+        if is_over and not self.is_held and not self.is_ended:
+            self.is_held = True
+            self._send(wire.Hold(request_id=self._wire_id, is_held=True))
+            self._start_slow_timer()
+
+    def fail(self, error: HeadwayError, *, abort_reason: str = "error") -> None:
+        """Ends the stream with an error, after what lies unread; what still runs is aborted. Ended: nothing."""
+        if self._error is not None or self._is_closed or self.is_ended:
+            return
+        self._error = error
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+            # Whoever waited may be gone: an error that nobody took is no news.
+            self.accepted.exception()
+        self._abort_rest(abort_reason)
+        self._wakeup.set()
+
+    def end(self, stop_reason: str) -> None:
+        """Ends every choice that still runs with finish_reason "abort" and the text that it has."""
+        if self._error is not None or self._is_closed or self.is_ended:
+            return
+        for choice in self._choices:
+            delta = choice.end("abort", stop_reason)
+            if delta is not None:
+                self._put(delta)
+        self._send(wire.Abort(request_id=self._wire_id, reason=stop_reason))
+        self._stop_timers_if_ended()
+        self.accept()
+        self._wakeup.set()
+
+    def lose_worker(self, error: HeadwayError) -> None:
+        """The worker is gone: nothing is owed any more, and an open stream ends with `error`."""
+        self._send = _send_nowhere
+        self.num_unsettled = 0
+        self.fail(error)
+
+    # within
+
+    def _put(self, delta: TextDelta) -> None:
+        self._queue.append(delta)
+        self._unread_bytes += _weight(delta)
+
+    def _apply_error(self, event: wire.TokenEvent) -> None:
+        choice = self._choices[event.choice]
+        was_ended = choice.is_ended
+        choice.drop()
+        if was_ended:
+            return
+        error = from_wire(event.error) if event.error else InternalError("the worker gave no reason")
+        self._error = self._error or error
+        if not self.is_ended:
+            self._abort_rest("error")
+        self._stop_timers_if_ended()
+
+    def _abort_rest(self, reason: str) -> None:
+        for choice in self._choices:
+            choice.drop()
+        if self.num_unsettled:
+            self._send(wire.Abort(request_id=self._wire_id, reason=reason))
+        self._stop_timers_if_ended()
+
+    def _on_timeout(self) -> None:
+        self.end("timeout")
+
+    def _on_read_while_held(self) -> None:
+        self._cancel_slow_timer()
+        if self.is_ended:
+            return
+        if self._unread_bytes * 2 > self._limits.max_unsent_bytes:
+            self._start_slow_timer()
+            return
+        self.is_held = False
+        self._send(wire.Hold(request_id=self._wire_id, is_held=False))
+
+    def _start_slow_timer(self) -> None:
+        self._slow_timer = self._clock.call_at(
+            self._clock.now() + self._limits.slow_reader_timeout_s, self._on_slow_reader
+        )
+
+    def _on_slow_reader(self) -> None:
+        seconds, unread = self._limits.slow_reader_timeout_s, self._unread_bytes
+        self._queue.clear()
+        self._unread_bytes = 0
+        self.fail(
+            CallerError(f"nothing was read for {seconds:g} s while {unread} bytes waited: the request was aborted"),
+            abort_reason="slow_reader",
+        )
+
+    def _cancel_slow_timer(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
+
+    def _stop_timers_if_ended(self) -> None:
+        if not self.is_ended:
+            return
+        self._cancel_slow_timer()
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+            self._timeout_timer = None
+
+
+def _weight(delta: TextDelta) -> int:
+    """Bytes that an unread delta is charged with: its text, and something for what comes with it."""
+    num_logprobs = sum(1 + len(entry.top) for entry in delta.logprobs)
+    return len(delta.text.encode()) + _TOKEN_BYTES * len(delta.token_ids) + _LOGPROB_BYTES * num_logprobs
+
+
+def _send_nowhere(message: wire.Down) -> None:
+    """The worker that the message is for is gone."""

@@ -1,0 +1,92 @@
+"""Answers of a model that is loaded for this command: the same service as behind `serve`, without the HTTP."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.answers import Ask
+from headway.cli.resolve import resolve_settings
+from headway.cli.terminal import fetch_bar
+from headway.core.request import ChatPrompt, GenerateRequest, TextPrompt
+from headway.core.sampling import SamplingParams
+from headway.errors import InternalError
+
+if TYPE_CHECKING:
+    from headway.service.protocol import Service
+
+_POLL_S = 0.05
+# As the HTTP routes take them (server/sampling), so that chat and serve answer alike.
+_DEFAULTS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+class LocalAnswerer:
+    """A started service with one model; made by load()."""
+
+    def __init__(self, service: "Service", model: str) -> None:
+        self._service = service
+        self._model = model
+        self._numbers = itertools.count(1)
+
+    @classmethod
+    async def load(cls, flags: Mapping[str, Any], config: Path | None) -> "LocalAnswerer":
+        """Finds the model (downloads it if need be), and waits until it answers. Raises HeadwayError if it can not."""
+        from headway.checkpoint.checkpoint import open_checkpoint
+        from headway.checkpoint.sources import resolve_source
+        from headway.observe.logs import set_up_logs
+        from headway.service.local import LocalService
+
+        # The terminal belongs to the answers; nothing here listens, so that no key is asked for.
+        settings = resolve_settings(flags, config).model_copy(update={"host": "127.0.0.1"})
+        configs = settings.to_configs()
+        set_up_logs(configs.log_format, "error")
+        with fetch_bar() as bar:
+            path = await asyncio.to_thread(resolve_source, configs.model.source, configs.checkpoint, bar)
+        await asyncio.to_thread(open_checkpoint, path)
+        service = LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
+        return await cls.start(service)
+
+    @classmethod
+    async def start(cls, service: "Service") -> "LocalAnswerer":
+        """Starts a service and waits for its first model."""
+        await service.start()
+        try:
+            while not service.is_ready()[0]:
+                card = service.models()[0]
+                if card.state == "failed":
+                    raise InternalError(f"{card.id} could not be loaded: {card.reason}")
+                await asyncio.sleep(_POLL_S)
+        except BaseException:
+            await service.aclose()
+            raise
+        return cls(service, service.models()[0].id)
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self._model
+
+    async def answer(self, ask: Ask) -> AsyncGenerator[str, None]:
+        """Streams the answer; closing aborts it."""
+        defaults = await self._service.generation_defaults(self._model)
+        given = {**{name: defaults[name] for name in _DEFAULTS if defaults.get(name) is not None}, **ask.options}
+        sampling = SamplingParams(**{**given, "stop": tuple(given.get("stop", ()))})
+        prompt = ChatPrompt(ask.messages) if ask.prompt is None else TextPrompt(ask.prompt)
+        request = GenerateRequest(f"cli-{next(self._numbers)}", self._model, prompt, sampling)
+        async with await self._service.generate(request) as stream:
+            async for delta in stream:
+                if delta.text:
+                    yield delta.text
+
+    async def aclose(self) -> None:
+        """Ends the model's process."""
+        await self._service.aclose()

@@ -1,0 +1,107 @@
+"""`headway serve`: resolves the configs, starts the model's process and the HTTP server, and says how to call it."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+from typer.core import TyperCommand
+
+from headway import __version__
+from headway.cli.banner import curl_line, phase_line, plan_lines
+from headway.cli.options import ALL_GROUPS, EPILOG, make_command, model_argument, setting_options, split_settings
+from headway.cli.resolve import misspelt_variables, resolve_settings
+from headway.cli.settings import Configs
+from headway.cli.terminal import fetch_bar, note, say
+
+if TYPE_CHECKING:
+    from headway.service.protocol import Service
+
+
+def make() -> TyperCommand:
+    """The command."""
+    return make_command(
+        _act,
+        [model_argument(), *setting_options(ALL_GROUPS)],
+        help_text="Serve a model over HTTP: OpenAI's routes, and plain JSON.",
+        epilog=EPILOG,
+    )
+
+
+def _act(given: dict[str, Any]) -> int:
+    flags, config, _ = split_settings(given)
+    configs = resolve_settings(flags, config).to_configs()
+    for line in misspelt_variables(os.environ):
+        note(line, style="yellow")
+    return serve(configs)
+
+
+def serve(configs: Configs) -> int:
+    """Serves until a signal; returns the exit code (1 if the model's first load failed).
+
+    Raises:
+        HeadwayError: the model can not be found or read, or the address not be listened on; nothing was started.
+    """
+    from headway.checkpoint.checkpoint import open_checkpoint
+    from headway.checkpoint.sources import resolve_source
+    from headway.observe.logs import set_up_logs
+    from headway.server.app import make_app
+    from headway.server.run import Announcements, HttpServer
+    from headway.service.local import LocalService
+
+    with fetch_bar() as bar:
+        path = resolve_source(configs.model.source, configs.checkpoint, bar)
+    # Read here too, though the service reads it again: what is wrong with the files is told before a port is open.
+    has_chat = bool(configs.model.text.chat_template or open_checkpoint(path).text.chat_template)
+    set_up_logs(configs.log_format, configs.log_level)
+    service = LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
+    told = Told(service, has_key=bool(configs.server.api_keys), has_chat=has_chat)
+    server = HttpServer(
+        make_app(service, configs.server),
+        Announcements(on_listening=told.listening, on_ready=told.ready, on_failed=told.failed),
+    )
+    told.stop = server.stop
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(server.serve())
+    return 1 if told.has_failed else code
+
+
+class Told:
+    """Says what happens, on the server's loop. A load that fails before the model was ever ready ends the server."""
+
+    def __init__(self, service: "Service", *, has_key: bool, has_chat: bool) -> None:
+        self._service = service
+        self._has_key = has_key
+        self._has_chat = has_chat
+        self._url = ""
+        self.has_failed = False
+        self.stop: Callable[[], None] = lambda: None
+
+    def listening(self, url: str) -> None:
+        """The socket is open; the load goes on."""
+        self._url = url
+        names = ", ".join(card.id for card in self._service.models())
+        say(f"Headway {__version__} listens on {url}, {names} is being loaded")
+
+    def ready(self) -> None:
+        """The model answers: what it is, what it takes, and how to call it."""
+        cards = self._service.models()
+        card = cards[0]
+        context = f", context {card.max_model_len:,} tokens" if card.max_model_len else ""
+        aliases = f", also as {', '.join(other.id for other in cards[1:])}" if cards[1:] else ""
+        say(f"{card.id} ({card.root}) is ready{context}{aliases}", style="green")
+        say(phase_line(card.phases))
+        for line in plan_lines(card.info):
+            say(line)
+        if self._has_key:
+            say("With HEADWAY_API_KEY set to your key, try it:")
+        else:
+            say("Try it:")
+        say(curl_line(self._url, card.id, has_key=self._has_key, has_chat=self._has_chat))
+
+    def failed(self, model: str, reason: str) -> None:
+        """The load failed; why is in `reason`."""
+        note(f"headway: {model} could not be loaded: {reason}", style="red")
+        self.has_failed = True
+        self.stop()

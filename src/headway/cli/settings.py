@@ -1,0 +1,226 @@
+"""Every setting of a served model and its server, once: each field is a flag, a HEADWAY_* variable and a YAML key.
+
+resolve.py reads them; Settings.to_configs() gives the rooms' frozen configs. Nothing is written back.
+"""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from headway.cli.fields import (
+    CONFIGS,
+    ENV_PREFIX,
+    Automatic,
+    Bytes,
+    Count,
+    DtypeName,
+    Flag,
+    LogFormat,
+    LogLevel,
+    Memory,
+    Names,
+    Seconds,
+    Text,
+    default_cache_dir,
+    default_of,
+    flag_of,
+)
+from headway.config import (
+    CheckpointConfig,
+    EngineConfig,
+    ExecutorName,
+    ModelConfig,
+    PoolConfig,
+    ServerConfig,
+    TextConfig,
+)
+from headway.errors import InvalidConfig
+
+
+class Settings(BaseSettings):
+    """What `headway serve` can be told. Made by resolve_settings."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        protected_namespaces=(),
+    )
+
+    model: Annotated[Text | None, Flag("Model", "MODEL", "model.source")] = None
+    """A GGUF file, a Hugging Face folder, a hub id (ORG/NAME or ORG/NAME:FILE.gguf), or demo."""
+    served_model_name: Annotated[Names, Flag("Model", "NAME", "model.served_names")] = ()
+    """Name in the API; more than one (repeated, or with commas) are aliases. Default: made from MODEL."""
+    revision: Annotated[Text | None, Flag("Model", "REV", "checkpoint.revision")] = None
+    """Branch, tag or commit of a hub repository."""
+    cache_dir: Annotated[Path, Flag("Model", "FOLDER", "checkpoint.cache_dir")] = Field(
+        default_factory=default_cache_dir
+    )
+    """Where downloads and the demo model are kept."""
+    non_strict: Annotated[bool, Flag("Model", "", "engine.strict")] = False
+    """Load what matches when tensors are missing or unexpected, and say what did not."""
+    predictor: Annotated[Text, Flag("Model", "MODULE:CLASS", "model.predictor")] = default_of("model.predictor")
+    """What the model's process runs."""
+
+    dtype: Annotated[DtypeName, Flag("Engine", "TYPE", "engine.dtype")] = default_of("engine.dtype")
+    """auto, float32, bfloat16 or float16. auto: bfloat16 where the machine multiplies it natively, else float32."""
+    executor: Annotated[ExecutorName, Flag("Engine", "NAME", "engine.executor")] = default_of("engine.executor")
+    """What computes the model."""
+    max_model_len: Annotated[Count | None, Automatic, Flag("Engine", "TOKENS", "engine.max_model_len")] = Field(
+        None, ge=1
+    )
+    """Tokens of prompt and output together. Default: the model's own."""
+    max_num_seqs: Annotated[Count, Flag("Engine", "N", "engine.max_num_seqs")] = Field(
+        default_of("engine.max_num_seqs"), ge=1, le=65536
+    )
+    """Sequences that run at once."""
+    max_num_batched_tokens: Annotated[Count, Flag("Engine", "TOKENS", "engine.max_num_batched_tokens")] = Field(
+        default_of("engine.max_num_batched_tokens"), ge=1
+    )
+    """Tokens that one step computes at most."""
+    block_size: Annotated[Count, Flag("Engine", "TOKENS", "engine.block_size")] = Field(
+        default_of("engine.block_size"), ge=1, le=1024
+    )
+    """Tokens a block of the KV cache."""
+    kv_cache_memory: Annotated[Memory | None, Automatic, Flag("Engine", "SIZE", "engine.kv_cache_memory")] = None
+    """Memory of the KV cache: bytes (2GiB) or a fraction of what is available (0.3).
+    Default: 25% of it, or what max-num-seqs x max-model-len can use, whichever is less."""
+    enable_prefix_caching: Annotated[
+        bool, Flag("Engine", "", "engine.enable_prefix_caching", "--no-enable-prefix-caching")
+    ] = default_of("engine.enable_prefix_caching")
+    """Keep the KV of prompts, for requests that begin alike."""
+    enable_chunked_prefill: Annotated[
+        bool, Flag("Engine", "", "engine.enable_chunked_prefill", "--no-enable-chunked-prefill")
+    ] = default_of("engine.enable_chunked_prefill")
+    """Cut long prompts into chunks, so that running answers go on."""
+    seed: Annotated[Count | None, Automatic, Flag("Engine", "N", "engine.seed")] = Field(None, ge=0, le=2**63 - 1)
+    """Where seeds of requests without one are drawn from. Default: the system's randomness."""
+    threads: Annotated[Count | None, Automatic, Flag("Engine", "N", "engine.threads")] = Field(None, ge=1, le=4096)
+    """Threads that compute. Default: the cores that the process may use."""
+    stall_timeout: Annotated[Seconds, Flag("Engine", "SECONDS", "pool.stall_timeout_s")] = Field(
+        default_of("pool.stall_timeout_s"), gt=0
+    )
+    """A model process that makes no progress for so long while it has work is killed and started again."""
+    load_timeout: Annotated[Seconds, Flag("Engine", "SECONDS", "pool.load_timeout_s")] = Field(
+        default_of("pool.load_timeout_s"), gt=0
+    )
+    """How long a model may take to load."""
+
+    chat_template: Annotated[Text | None, Flag("Text", "FILE", "text.chat_template")] = None
+    """A file with a chat template (Jinja), or the template itself. Default: the model's own."""
+    generation_config: Annotated[Text, Flag("Text", "WHICH", "text.generation_config")] = default_of(
+        "text.generation_config"
+    )
+    """Sampling defaults. auto: the model's generation_config.json; headway: none; or a folder that has one."""
+
+    host: Annotated[Text, Flag("Server", "ADDRESS", "server.host")] = default_of("server.host")
+    """Address to listen on. One that others can reach needs --api-key, or --insecure."""
+    port: Annotated[Count, Flag("Server", "PORT", "server.port")] = Field(default_of("server.port"), ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    api_key: Annotated[Names, Flag("Server", "KEY", "server.api_keys")] = ()
+    """Key that requests must bring; repeated, or with commas, for more. HEADWAY_API_KEY keeps it out of `ps`."""
+    insecure: Annotated[bool, Flag("Server", "")] = False
+    """Listen on an address that others can reach without a key."""
+    drain_timeout: Annotated[Seconds, Flag("Server", "SECONDS", "server.drain_timeout_s")] = default_of(
+        "server.drain_timeout_s"
+    )
+    """How long running answers may go on after SIGTERM or Ctrl-C."""
+    max_body_size: Annotated[Bytes, Flag("Server", "SIZE", "server.max_body_bytes")] = Field(
+        default_of("server.max_body_bytes"), ge=1024
+    )
+    """The longest request body."""
+    allowed_origins: Annotated[Names, Flag("Server", "ORIGIN", "server.allowed_origins")] = ()
+    """Web pages that may call the server (CORS), beside those on localhost; repeated, or with commas."""
+
+    log_format: Annotated[LogFormat, Flag("Logs", "FORMAT")] = "auto"
+    """auto (console on a terminal, else json), console or json."""
+    log_level: Annotated[LogLevel, Flag("Logs", "LEVEL")] = "info"
+    """debug, info, warning or error."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then the environment: no .env file, no secrets folder. resolve.py adds the YAML file."""
+        return init_settings, env_settings
+
+    def to_configs(self) -> "Configs":
+        """The frozen configs of the rooms.
+
+        Raises:
+            InvalidConfig: no model is named, or settings that exclude each other.
+        """
+        self._check()
+        made: dict[str, dict[str, Any]] = {name: {} for name in CONFIGS}
+        for name, field in type(self).model_fields.items():
+            to = flag_of(field.metadata).to
+            if to:
+                config, key = to.split(".")
+                made[config][key] = getattr(self, name)
+        made["engine"]["strict"] = not self.non_strict
+        model = ModelConfig(**made["model"], engine=EngineConfig(**made["engine"]), text=TextConfig(**made["text"]))
+        return Configs(
+            model=model,
+            pool=PoolConfig(**made["pool"]),
+            server=ServerConfig(**made["server"]),
+            checkpoint=CheckpointConfig(**made["checkpoint"]),
+            log_format=self.log_format,
+            log_level=self.log_level,
+        )
+
+    def _check(self) -> None:
+        if self.model is None:
+            raise InvalidConfig(
+                "no model is named: headway serve demo, or a GGUF file, a Hugging Face folder or a hub id",
+                param="model",
+            )
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            raise InvalidConfig(
+                f"--max-num-seqs is {self.max_num_seqs}, over --max-num-batched-tokens {self.max_num_batched_tokens}: "
+                "each running sequence needs a token of every step; raise the second or lower the first",
+                param="max_num_seqs",
+            )
+        if not (is_loopback(self.host) or self.api_key or self.insecure):
+            raise InvalidConfig(
+                f"--host {self.host} can be reached by others, and no key is set: "
+                "give --api-key (or HEADWAY_API_KEY), or --insecure if that is meant",
+                param="host",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configs:
+    """What serve hands to the rooms."""
+
+    model: ModelConfig
+    pool: PoolConfig
+    server: ServerConfig
+    checkpoint: CheckpointConfig
+    log_format: LogFormat
+    log_level: LogLevel
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False  # a name: where it leads is not ours to guess

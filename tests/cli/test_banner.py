@@ -1,0 +1,32 @@
+import json
+import shlex
+
+import pytest
+
+from headway.cli.banner import curl_line, phase_line, plan_lines
+
+
+@pytest.mark.parametrize("model", ["demo", "it's", 'quo"te', "$HOME `x`", "org/模型"])
+@pytest.mark.parametrize("has_chat", [True, False])
+def test_the_curl_line_is_one_line_that_a_shell_takes_apart_as_meant(model: str, has_chat: bool) -> None:
+    line = curl_line("http://127.0.0.1:8000", model, has_key=False, has_chat=has_chat)
+    words = shlex.split(line)
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/" + ("chat/completions" if has_chat else "completions")]
+    assert words[2:4] == ["-H", "Content-Type: application/json"]
+    assert json.loads(words[5])["model"] == model
+    assert "\n" not in line
+
+
+def test_a_key_is_written_as_a_variable_that_the_shell_fills_in() -> None:
+    line = curl_line("http://h:1", "demo", has_key=True)
+    assert '-H "Authorization: Bearer $HEADWAY_API_KEY"' in line
+
+
+def test_phases_are_told_with_their_seconds() -> None:
+    assert phase_line([("read", 0.26), ("build", 1.5)]) == "loaded in 1.8 s: read 0.3 s, build 1.5 s"
+    assert phase_line([]) == "loaded in 0.0 s"
+
+
+def test_the_plan_is_lines_or_a_text_or_nothing() -> None:
+    assert plan_lines({"plan": ["a", "b"]}) == plan_lines({"plan": "a\nb"}) == ["a", "b"]
+    assert plan_lines({}) == []

@@ -124,6 +124,11 @@ class Rig:
         chosen = wire.Sampling(temperature=0.0, **sampling)
         return self.engine.submit(wire.Submit(request_id=request_id, prompt_token_ids=list(prompt), sampling=chosen))
 
+    def expect(self, prompt: Sequence[int], max_tokens: int, ends: Collection[int] = (END,)) -> tuple[list[int], str]:
+        """What output() must be: the tokens worked out from the prompt alone, and stop or length."""
+        tokens = continuation(prompt, max_tokens, ends)
+        return tokens, "stop" if tokens[-1] in ends else "length"
+
     def step(self) -> wire.Step:
         """One step, with every invariant checked after it."""
         step = self.engine.step()
@@ -158,7 +163,7 @@ class Rig:
         assert stats["num_free_blocks"] + stats["num_cached_blocks"] == stats["num_blocks"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_rig() -> Callable[..., Rig]:
     """Makes a rig; keywords are EngineConfig's, with num_blocks and max_model_len."""
 

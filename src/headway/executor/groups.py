@@ -1,8 +1,8 @@
 """How a step's sequences are grouped, so that attention takes a call a group and not one a sequence. Pure numpy.
 
 A piece is a run of new tokens of one sequence with what it may look back on. Most sequences are one piece; a long chunk
-over a long context is cut into several, so that no mask outgrows MAX_SCORES. Pieces whose query and context lengths
-round up to the same powers of two form a group, padded to the longest among them.
+over a long context is cut into several, so that no mask outgrows its limit (planner/limits.py). Pieces whose query and
+context lengths round up to the same powers of two form a group, padded to the longest among them.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.executor.base import Int64, StepArrays
+from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
 
-MAX_SCORES = 16 * 1024 * 1024
-"""Query rows x context of a group: bounds its mask (64 MiB in float32)."""
 MIN_CONTEXT = 64
 """Contexts are grouped as if they were at least so long: short ones are not worth a call of their own."""
 
@@ -47,7 +46,7 @@ class _Pieces:
     contexts: Int64  # [num_pieces]
 
 
-def make_groups(step: StepArrays, block_size: int, max_scores: int = MAX_SCORES) -> tuple[Group, ...]:
+def make_groups(step: StepArrays, block_size: int, max_scores: int = MAX_ATTENTION_SCORES) -> tuple[Group, ...]:
     """The groups of a step, by query length and context length, each in the order of its sequences."""
     pieces = _cut(step, max_scores)
     if pieces.lengths.size == 0:
@@ -60,8 +59,9 @@ def make_groups(step: StepArrays, block_size: int, max_scores: int = MAX_SCORES)
     groups = []
     for key in np.unique(keys):
         members = np.flatnonzero(keys == key)
-        longest = int(pieces.lengths[members].max()) * int(num_blocks[members].max()) * block_size
-        at_once = max(1, max_scores // longest)
+        context_len = int(num_blocks[members].max()) * block_size
+        max_pieces = min(max_scores // int(pieces.lengths[members].max()), MAX_GATHERED_TOKENS) // context_len
+        at_once = max(1, max_pieces)
         for first in range(0, members.size, at_once):
             chosen = members[first : first + at_once]
             groups.append(_make_group(step, pieces, chosen, int(num_blocks[chosen].max()), bool(is_fresh[chosen[0]])))

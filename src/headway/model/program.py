@@ -51,6 +51,15 @@ class Program:
 
     def check(self) -> None:
         """Raises InvariantBroken unless each value is made once and before its use and all shapes agree."""
+        self._check_values()
+        self._check_ends()
+
+    def token_widths(self) -> dict[str, int]:
+        """Width of each value that has a row a token: of all up to SelectRows."""
+        widths, is_selected = self._check_values()
+        return {name: width for name, width in widths.items() if not is_selected[name]}
+
+    def _check_values(self) -> tuple[dict[str, int], dict[str, bool]]:
         widths: dict[str, int] = {}
         is_selected: dict[str, bool] = {}
         for op in self.ops:
@@ -63,7 +72,7 @@ class Program:
                 raise InvariantBroken(f"{_title(op)} mixes all tokens with selected rows")
             widths[op.out] = _check_op(op, widths, self)
             is_selected[op.out] = isinstance(op, SelectRows) or any(is_selected[name] for name in op.inputs)
-        self._check_ends()
+        return widths, is_selected
 
     def _check_ends(self) -> None:
         if not self.ops or not isinstance(self.ops[-1], Logits):

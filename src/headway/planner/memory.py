@@ -1,0 +1,194 @@
+"""What a model needs of memory, before any of it is taken: weights, KV pool, workspace. Pure: numbers in, a plan out.
+
+available  [ weights | workspace | KV pool: num_blocks x block_size tokens | left to the machine ]
+"""
+
+from dataclasses import dataclass
+
+from headway.config import EngineConfig
+from headway.errors import InvalidConfig, OutOfMemory
+from headway.model.program import Program
+from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+DEFAULT_KV_FRACTION = 0.25
+"""Of the memory that is available, where the config says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Where a model's memory goes, in bytes, and the context that fits."""
+
+    dtype: str
+    weights_bytes: int
+    workspace_bytes: int
+    """The most that a step holds beside weights and KV."""
+    kv_bytes: int
+    """The whole pool; mapped lazily, charged whole."""
+    kv_bytes_per_token: int
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    """Tokens of prompt and output together: what was asked for, or the model's own, lowered to what the pool holds."""
+    model_max_len: int
+    """The model's own."""
+    is_lowered: bool
+    """Nothing was asked for, and the pool does not hold the model's own."""
+    available_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What the model is charged."""
+        return self.weights_bytes + self.workspace_bytes + self.kv_bytes
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the pool holds."""
+        return self.num_blocks * self.block_size
+
+    def lines(self) -> list[str]:
+        """The plan for a terminal, a line each."""
+        by_context = self.kv_tokens / self.max_model_len
+        lines = [
+            f"weights    {size_text(self.weights_bytes)} in {self.dtype}",
+            f"KV cache   {size_text(self.kv_bytes)}: {self.kv_tokens:,} tokens in {self.num_blocks:,} blocks of "
+            f"{self.block_size}, {self.kv_bytes_per_token:,} bytes a token; mapped as it is used",
+            f"workspace  {size_text(self.workspace_bytes)} at most",
+            f"together   {size_text(self.total_bytes)} of {size_text(self.available_bytes)} available",
+            f"context    {self.max_model_len:,} tokens; the cache holds {by_context:,.1f} of these at once",
+        ]
+        if self.is_lowered:
+            lines[-1] += f"; the model could {self.model_max_len:,}: give more --kv-cache-memory for these"
+        return lines
+
+    def describe(self) -> str:
+        """lines() as one text."""
+        return "\n".join(self.lines())
+
+
+def plan_memory(program: Program, dtype: str, config: EngineConfig, available_bytes: int) -> MemoryPlan:
+    """The plan of a model.
+
+    1. The pool is kv_cache_memory bytes, or that fraction of what is available; where it says nothing, the least of 25%
+       of what is available, max_num_seqs x max_model_len tokens, and what weights and workspace leave.
+    2. A max_model_len that was asked for must fit the model and the pool; the model's own is lowered to the pool.
+    3. All of it must fit into what is available.
+
+    Args:
+        program: of the model.
+        dtype: what weights and KV are held in.
+        config: max_model_len, max_num_seqs, max_num_batched_tokens, block_size and kv_cache_memory are read.
+        available_bytes: observe.machine.available_memory_bytes() before the load.
+
+    Raises:
+        InvalidConfig: max_model_len or kv_cache_memory cannot be; names the value, the limit and what to do.
+        OutOfMemory: the bytes needed and had.
+    """
+    _check_config(config, program)
+    wanted_len = config.max_model_len or program.max_position
+    weights_bytes = program.num_weights * DTYPE_BYTES[dtype]
+    workspace_bytes = _workspace_bytes(program, dtype, config, wanted_len)
+    token_bytes = sum(cache.elements_per_token for cache in program.caches) * DTYPE_BYTES[dtype]
+    left = available_bytes - weights_bytes - workspace_bytes
+    block_bytes = token_bytes * config.block_size
+    num_blocks = _kv_bytes(config, available_bytes, left, token_bytes, wanted_len) // block_bytes  # 1
+    plan = MemoryPlan(
+        dtype=dtype,
+        weights_bytes=weights_bytes,
+        workspace_bytes=workspace_bytes,
+        kv_bytes=num_blocks * block_bytes,
+        kv_bytes_per_token=token_bytes,
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        max_model_len=min(wanted_len, num_blocks * config.block_size),
+        model_max_len=program.max_position,
+        is_lowered=config.max_model_len is None and wanted_len > num_blocks * config.block_size,
+        available_bytes=available_bytes,
+    )
+    _check_fits(plan, config)
+    return plan
+
+
+def _check_config(config: EngineConfig, program: Program) -> None:
+    asked = config.max_model_len
+    if asked is not None and not 1 <= asked <= program.max_position:
+        raise InvalidConfig(
+            f"max_model_len is {asked}; the model has 1 to {program.max_position} positions", param="max_model_len"
+        )
+    memory = config.kv_cache_memory
+    if isinstance(memory, float) and not 0 < memory <= 1:
+        raise InvalidConfig(
+            f"kv_cache_memory is {memory}; a fraction is over 0 and at most 1, bytes are a whole number",
+            param="kv_cache_memory",
+        )
+    if memory is not None and memory <= 0:
+        raise InvalidConfig(f"kv_cache_memory is {memory} bytes; it must be over 0", param="kv_cache_memory")
+
+
+def _kv_bytes(config: EngineConfig, available: int, left: int, token_bytes: int, max_model_len: int) -> int:
+    memory = config.kv_cache_memory
+    if isinstance(memory, float):
+        return int(memory * available)
+    if memory is not None:
+        return memory
+    blocks_each = -(-max_model_len // config.block_size)
+    useful = config.max_num_seqs * blocks_each * config.block_size * token_bytes
+    return max(0, min(int(DEFAULT_KV_FRACTION * available), useful, left))
+
+
+def _check_fits(plan: MemoryPlan, config: EngineConfig) -> None:
+    block_bytes = plan.kv_bytes_per_token * plan.block_size
+    needed = max(plan.total_bytes, plan.weights_bytes + plan.workspace_bytes + block_bytes)
+    if needed > plan.available_bytes:  # 3
+        raise OutOfMemory(
+            f"the model needs {size_text(needed)} ({needed} bytes: weights {plan.weights_bytes} in {plan.dtype}, "
+            f"workspace {plan.workspace_bytes}, KV cache {needed - plan.weights_bytes - plan.workspace_bytes}) and "
+            f"{size_text(plan.available_bytes)} ({plan.available_bytes} bytes) are available: lower --kv-cache-memory, "
+            "--max-num-batched-tokens or --max-num-seqs, or take a smaller model"
+        )
+    if plan.num_blocks < 1:
+        raise InvalidConfig(
+            f"kv_cache_memory is {config.kv_cache_memory}: less than one block of {plan.block_size} tokens, "
+            f"which takes {block_bytes} bytes",
+            param="kv_cache_memory",
+        )
+    asked = config.max_model_len
+    if asked is not None and asked > plan.kv_tokens:  # 2
+        blocks = -(-asked // plan.block_size)
+        raise InvalidConfig(
+            f"max_model_len is {asked}, the KV cache of {plan.kv_bytes} bytes holds {plan.kv_tokens} tokens: lower "
+            f"--max-model-len, or give --kv-cache-memory at least {blocks * block_bytes}",
+            param="max_model_len",
+        )
+
+
+def _workspace_bytes(program: Program, dtype: str, config: EngineConfig, max_model_len: int) -> int:
+    """The widest moment of a full step, its logits, and what attention gathers and masks."""
+    size = DTYPE_BYTES[dtype]
+    num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    values = config.max_num_batched_tokens * _peak_width(program) * size
+    logits = num_rows * program.vocab_size * (4 if size == 4 else 4 + size)
+    gathered_tokens = min(max(MAX_GATHERED_TOKENS, max_model_len), config.max_num_seqs * max_model_len)
+    widest = max((cache.num_kv_heads * max(cache.qk_dim, cache.v_dim) for cache in program.caches), default=0)
+    scores = min(MAX_ATTENTION_SCORES, config.max_num_batched_tokens * max_model_len)
+    return values + logits + 2 * gathered_tokens * widest * size + scores * size
+
+
+def _peak_width(program: Program) -> int:
+    """Elements of a token's live values at the widest moment; values after SelectRows are not a token's."""
+    widths = program.token_widths()
+    last_use = {name: at for at, op in enumerate(program.ops) for name in op.inputs}
+    live = peak = 0
+    for at, op in enumerate(program.ops):
+        live += widths.get(op.out, 0)
+        peak = max(peak, live)
+        live -= sum(widths.get(name, 0) for name in set(op.inputs) if last_use[name] == at)
+    return peak
+
+
+def size_text(num_bytes: int) -> str:
+    """Bytes for people: 512 B, 1.5 MiB, 3.2 GiB."""
+    size, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(size) >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

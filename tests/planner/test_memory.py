@@ -1,0 +1,122 @@
+"""The memory plan of a small shape whose bytes are worked out by hand."""
+
+import dataclasses
+
+import pytest
+
+from headway.checkpoint.shape import ModelShape, RopeShape
+from headway.config import EngineConfig
+from headway.errors import InvalidConfig, OutOfMemory
+from headway.model import make_program
+from headway.planner.memory import plan_memory, size_text
+
+SHAPE = ModelShape(
+    architecture="llama",
+    vocab_size=1000,
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=128,
+    max_position=512,
+    norm_eps=1e-5,
+    rope=RopeShape(dims=16),
+    is_tied=True,
+)
+PROGRAM = make_program(SHAPE)
+LAYER = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128 + 2 * 64  # q, k and v, o, gate up down, norms
+WEIGHTS = 1000 * 64 + 2 * LAYER + 64
+TOKEN = 2 * 2 * 2 * 16 * 4  # layers, K and V, heads, dim, float32
+GIB = 1 << 30
+
+
+def plan(available=GIB, dtype="float32", **config):
+    return plan_memory(PROGRAM, dtype, EngineConfig(**config), available)
+
+
+def test_weights_and_a_token_of_kv_cost_what_their_elements_cost():
+    made = plan()
+    assert (made.weights_bytes, made.kv_bytes_per_token) == (WEIGHTS * 4, TOKEN)
+    half = plan(dtype="bfloat16")
+    assert (half.weights_bytes, half.kv_bytes_per_token) == (WEIGHTS * 2, TOKEN // 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "available", "num_blocks"),
+    [
+        ({}, GIB, 64 * 512 // 16),  # as many sequences as may run, each at the model's length
+        ({"max_model_len": 100, "max_num_seqs": 3}, GIB, 3 * 7),  # 100 tokens take 7 blocks
+        ({"kv_cache_memory": TOKEN * 16 * 5 + 7}, GIB, 5),  # bytes, rounded down to blocks
+        ({"kv_cache_memory": 0.125, "block_size": 32}, GIB, GIB // 8 // (TOKEN * 32)),  # a fraction
+        ({"max_num_seqs": 4096}, GIB // 4, GIB // 16 // (TOKEN * 16)),  # 25% of what there is
+    ],
+)
+def test_the_pool_follows_the_rule(config, available, num_blocks):
+    made = plan(available, **config)
+    assert made.num_blocks == num_blocks
+    assert made.kv_bytes == num_blocks * made.block_size * TOKEN
+
+
+def test_the_models_own_length_is_lowered_to_the_pool_and_said():
+    made = plan(kv_cache_memory=TOKEN * 160)
+    assert (made.max_model_len, made.kv_tokens, made.is_lowered) == (160, 160, True)
+    assert "the model could 512" in made.describe()
+
+
+def test_a_length_that_was_asked_for_is_kept_and_not_called_lowered():
+    made = plan(max_model_len=100)
+    assert (made.max_model_len, made.is_lowered) == (100, False)
+    assert "could" not in made.describe()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"max_model_len": 200, "kv_cache_memory": TOKEN * 160}, ["200", "160", str(TOKEN * 208)]),
+        ({"max_model_len": 513}, ["513", "512"]),
+        ({"kv_cache_memory": 100}, ["100", "16 tokens", str(TOKEN * 16)]),
+        ({"kv_cache_memory": 1.5}, ["1.5", "fraction"]),
+        ({"kv_cache_memory": 0.0}, ["0.0", "fraction"]),
+        ({"kv_cache_memory": -1}, ["-1"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_numbers(config, words):
+    with pytest.raises(InvalidConfig) as refusal:
+        plan(**config)
+    assert all(word in refusal.value.message for word in words), refusal.value.message
+    assert refusal.value.param in config
+
+
+@pytest.mark.parametrize("config", [{}, {"kv_cache_memory": GIB}, {"max_num_batched_tokens": 10_000_000}])
+def test_too_little_memory_names_the_bytes_needed_and_had(config):
+    available = 100_000 if not config else GIB // 2
+    with pytest.raises(OutOfMemory) as refusal:
+        plan(available, **config)
+    assert f"{available} bytes" in refusal.value.message
+    assert "weights" in refusal.value.message
+
+
+def test_a_pool_takes_no_more_than_weights_and_workspace_leave():
+    least = plan()
+    available = least.weights_bytes + least.workspace_bytes + 10 * TOKEN * 16
+    made = plan(available)
+    assert made.num_blocks == 10
+    assert made.total_bytes == available
+
+
+def test_the_workspace_grows_with_the_step_and_with_the_vocabulary():
+    small, wide = plan(max_num_batched_tokens=64, max_num_seqs=4), plan(max_num_batched_tokens=128, max_num_seqs=4)
+    # At its widest a token holds the residual (64), the gate's 128, the up's 128 and the active gate's 128.
+    more_scores = 64 * 512 * 4
+    assert wide.workspace_bytes - small.workspace_bytes == 64 * (64 + 3 * 128) * 4 + more_scores
+    bigger = make_program(dataclasses.replace(SHAPE, vocab_size=2000))
+    more = plan_memory(bigger, "float32", EngineConfig(max_num_batched_tokens=64, max_num_seqs=4), GIB)
+    assert more.workspace_bytes - small.workspace_bytes == 4 * 1000 * 4
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5120.0 TiB")]
+)
+def test_sizes_read_well(size, text):
+    assert size_text(size) == text

@@ -1,11 +1,18 @@
 """One frozen config a room. cli/ resolves them once (flags, HEADWAY_*, the YAML file); none is written back."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 ExecutorName = Literal["auto", "torch"]
+
+
+def default_cache_dir() -> Path:
+    """XDG_CACHE_HOME/headway, or ~/.cache/headway."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "headway"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ here. Names and meanings are vLLM's.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import headway_wire as wire
 from headway.errors import InvalidRequest
@@ -15,6 +17,15 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
+
+
+DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""What a model's own generation_config may set where a request does not."""
+
+
+def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The SamplingParams fields that a model's generation_config sets; the rest of it is not about sampling."""
+    return {name: generation_config[name] for name in DEFAULTABLE if generation_config.get(name) is not None}
 
 
 class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,410 @@
+"""LLM and AsyncLLM: the offline door, in the names of vLLM's.
+
+`LLM` runs an engine in the calling process and speaks to it by the worker's messages, held in memory: the same bits as
+over HTTP. `AsyncLLM` runs it in a worker process, as the server does, so that the caller's event loop stays free.
+Both take the flags of `headway serve` that are about the model as keyword arguments.
+"""
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+import msgspec
+
+import headway_wire as wire
+from headway.config import (
+    CheckpointConfig,
+    Dtype,
+    EngineConfig,
+    ExecutorName,
+    ModelConfig,
+    PoolConfig,
+    ServerConfig,
+    TextConfig,
+    default_cache_dir,
+)
+from headway.core.output import CompletionOutput, RequestOutput, TextDelta
+from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
+from headway.core.sampling import SamplingParams, sampling_defaults
+from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
+from headway.text.tokenizer import Tokenizer
+from headway.worker.assembler import ChoiceAssembler
+from headway.worker.prompt import ModelText, complete_sampling, prepare_prompt
+
+DEFAULT_MAX_TOKENS = 16
+"""Of generate() where max_tokens is None, as vLLM and OpenAI's completions have it; chat() takes the whole context."""
+
+Message = Mapping[str, Any]
+PromptLike = str | Mapping[str, Any] | Sequence[int]
+"""Text, {"prompt": text}, {"prompt_token_ids": [...]}, or token ids."""
+
+
+class Flags(TypedDict, total=False):
+    """What LLM and AsyncLLM take beside the model; config.py says what each means."""
+
+    dtype: Dtype
+    executor: ExecutorName
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_memory: int | float | None
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    seed: int | None
+    threads: int | None
+    strict: bool
+    max_preemptions: int
+    chat_template: str | None
+    generation_config: Literal["auto", "headway"] | str
+    served_model_name: str
+    cache_dir: str | Path
+    revision: str | None
+
+
+class LLM:
+    """A model in this process. Calls from several threads take turns.
+
+    Args:
+        model: a GGUF file, a Hugging Face folder, a hub id, or "demo".
+        flags: as those of `headway serve`, with _ for -.
+
+    Raises HeadwayError: InvalidConfig for a flag, ModelError for the model's files, OutOfMemory.
+    """
+
+    def __init__(self, model: str, **flags: Unpack[Flags]) -> None:
+        from headway.checkpoint.sources import resolve_source
+        from headway.predictors.headway import HeadwayPredictor
+        from headway.service.loader import open_model
+
+        config, checkpoint = _make_configs(model, flags)
+        path = resolve_source(config.source, checkpoint)
+        self._text: ModelText = open_model(config, path).text
+        self._predictor = HeadwayPredictor()
+        ready = self._predictor.load(str(path), asdict(config.engine), lambda _: None)
+        self.info: Mapping[str, Any] = ready.info
+        """What the engine told when it was ready: limits, bytes, the memory plan's lines."""
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._is_closed = False
+
+    def generate(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Continues each prompt; answers in the order of the prompts. One SamplingParams for all, or one each.
+
+        Raises InvalidRequest before anything runs if a prompt or a parameter cannot be; an error of the engine in the
+        middle is raised too, and nothing of this call runs on.
+        """
+        many = _as_prompts(prompts)
+        default = self.get_default_sampling_params()
+        return self._run([_as_prompt(prompt) for prompt in many], sampling_params, default, DEFAULT_MAX_TOKENS)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or each of several, by the model's chat template. Raises as generate()."""
+        chats = _as_chats(messages)
+        prompts = [ChatPrompt(chat, tools=tools, add_generation_prompt=add_generation_prompt) for chat in chats]
+        return self._run(prompts, sampling_params, self.get_default_sampling_params(), None)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Our defaults, with what the model's generation_config sets."""
+        return SamplingParams(**sampling_defaults(self._text.generation_defaults))
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._text.tokenizer
+
+    def stats(self) -> Mapping[str, float]:
+        """The engine's counters and gauges."""
+        with self._lock:
+            return self._predictor.stats().values
+
+    def close(self) -> None:
+        """Frees the model; what is called after it raises InvalidConfig."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._predictor.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        given: SamplingParams | Sequence[SamplingParams] | None,
+        default: SamplingParams,
+        default_max_tokens: int | None,
+    ) -> list[RequestOutput]:
+        params = _one_each(given, default, len(prompts))
+        limit = self.info.get("max_model_len")
+        runs = []
+        for prompt, sampling in zip(prompts, params, strict=True):
+            if sampling.max_tokens is None and default_max_tokens is not None:
+                sampling = msgspec.structs.replace(sampling, max_tokens=max(default_max_tokens, sampling.min_tokens))
+            runs.append(_Run(str(next(self._numbers)), prompt, sampling, self._text, limit))
+        with self._lock:
+            if self._is_closed:
+                raise InvalidConfig("this LLM is closed: make another one")
+            self._drive({run.submit.request_id: run for run in runs})
+        return [run.output for run in runs]
+
+    def _drive(self, runs: Mapping[str, "_Run"]) -> None:
+        """Submits all and steps until each has its end. However it is left, the engine is empty after it."""
+        try:
+            for run in runs.values():
+                self._apply(self._predictor.handle(run.submit), runs)
+            while not all(run.is_ended for run in runs.values()):
+                if not self._predictor.has_work():
+                    raise InternalError("the engine has nothing to do although requests are open")
+                self._apply(self._predictor.step(), runs)
+                self._end_late(runs)
+        finally:
+            for run in runs.values():
+                if not run.is_ended:
+                    self._predictor.handle(wire.Abort(request_id=run.submit.request_id))
+            while self._predictor.has_work():
+                self._predictor.step()
+
+    def _apply(self, messages: Iterable[wire.Up], runs: Mapping[str, "_Run"]) -> None:
+        for message in messages:
+            if isinstance(message, wire.Refused):
+                raise from_wire(message.error)
+            if not isinstance(message, wire.Step):
+                continue
+            for event in message.events:
+                run = runs.get(event.request_id)
+                if run is not None and run.push(event):
+                    abort = wire.Abort(request_id=event.request_id, choice=event.choice, finish_reason="stop")
+                    self._predictor.handle(abort)
+
+    def _end_late(self, runs: Mapping[str, "_Run"]) -> None:
+        now = time.monotonic()
+        for run in runs.values():
+            if now >= run.deadline and not run.is_ended:
+                run.end("timeout")
+                self._predictor.handle(wire.Abort(request_id=run.submit.request_id, reason="timeout"))
+
+
+class _Run:
+    """One request of an LLM while it runs."""
+
+    def __init__(self, request_id: str, prompt: Prompt, sampling: SamplingParams, text: ModelText, limit: Any) -> None:
+        token_ids = prepare_prompt(text, prompt)
+        if not token_ids:
+            raise InvalidRequest("the prompt is empty: it needs at least one token", param="prompt")
+        text.tokenizer.check_ids(sorted(sampling.logit_bias), "logit_bias")
+        text.tokenizer.check_ids(sampling.stop_token_ids, "stop_token_ids")
+        wire_sampling = complete_sampling(sampling, num_prompt_tokens=len(token_ids), max_model_len=limit)
+        self.submit = wire.Submit(request_id=request_id, prompt_token_ids=token_ids, sampling=wire_sampling)
+        self._choices = [ChoiceAssembler(text.tokenizer, sampling, choice) for choice in range(sampling.n)]
+        self.output = _make_output(request_id, prompt, token_ids, sampling)
+        self.deadline = math.inf if sampling.timeout_s is None else time.monotonic() + sampling.timeout_s
+
+    @property
+    def is_ended(self) -> bool:
+        return all(choice.is_ended for choice in self._choices)
+
+    def end(self, stop_reason: str) -> None:
+        """Ends the choices that still run, with the text that they have."""
+        for choice in self._choices:
+            delta = choice.end("abort", stop_reason)
+            if delta is not None:
+                add_delta(self.output, delta)
+
+    def push(self, event: wire.TokenEvent) -> bool:
+        """Takes an event; True if the choice met a stop string that the engine has to be told of."""
+        if event.error is not None:
+            raise from_wire(event.error)
+        self.output.num_cached_tokens = max(self.output.num_cached_tokens, event.num_cached_tokens)
+        delta = self._choices[event.choice].push(event)
+        if delta is None:
+            return False
+        add_delta(self.output, delta)
+        return delta.finish_reason is not None and event.finish_reason is None
+
+
+class AsyncLLM:
+    """A model in a process of its own, for asyncio. Use as `async with AsyncLLM("demo") as llm:`.
+
+    Args: as LLM's.
+    """
+
+    def __init__(self, model: str, **flags: Unpack[Flags]) -> None:
+        from headway.service.local import LocalService
+
+        config, checkpoint = _make_configs(model, flags)
+        self._service = LocalService([config], PoolConfig(), ServerConfig(), checkpoint)
+        self._model = self._service.models()[0].id
+        self._open: dict[str, Any] = {}
+        self._numbers = itertools.count()
+
+    async def __aenter__(self) -> "AsyncLLM":
+        await self._service.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def generate(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Yields the answer so far each time it grows; the last has finished=True. Closing it early aborts."""
+        async for output in self._stream(_as_prompt(prompt), sampling_params, request_id, DEFAULT_MAX_TOKENS):
+            yield output
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> AsyncIterator[RequestOutput]:
+        """As generate(), for a conversation."""
+        prompt = ChatPrompt(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        async for output in self._stream(prompt, sampling_params, request_id, None):
+            yield output
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request that runs: its iterator stops with what it has. Unknown ones are ignored."""
+        stream = self._open.get(request_id)
+        if stream is not None:
+            stream.end("abort")
+
+    async def aclose(self) -> None:
+        """Ends the model's process."""
+        await self._service.aclose()
+
+    async def _stream(
+        self, prompt: Prompt, sampling: SamplingParams | None, request_id: str | None, default_max_tokens: int | None
+    ) -> AsyncIterator[RequestOutput]:
+        if sampling is None:
+            sampling = SamplingParams(**sampling_defaults(await self._service.generation_defaults(self._model)))
+        if sampling.max_tokens is None and default_max_tokens is not None:
+            sampling = msgspec.structs.replace(sampling, max_tokens=max(default_max_tokens, sampling.min_tokens))
+        name = request_id if request_id is not None else f"async-{next(self._numbers)}"
+        if name in self._open:
+            raise InvalidRequest(f"request_id {name!r} is in use: give another one", param="request_id")
+        self._open[name] = None
+        try:
+            stream = await self._service.generate(GenerateRequest(name, self._model, prompt, sampling))
+            self._open[name] = stream
+            output = _make_output(name, prompt, list(stream.prompt_token_ids), sampling)
+            async with stream:
+                async for delta in stream:
+                    add_delta(output, delta)
+                    output.num_cached_tokens = stream.usage.num_cached_tokens
+                    yield output
+        finally:
+            del self._open[name]
+
+
+def add_delta(output: RequestOutput, delta: TextDelta) -> None:
+    """Appends what one choice gained."""
+    choice = output.outputs[delta.choice]
+    choice.text += delta.text
+    choice.token_ids += delta.token_ids
+    if choice.logprobs is not None:
+        choice.logprobs += delta.logprobs
+    if delta.finish_reason is not None:
+        choice.finish_reason = delta.finish_reason
+        choice.stop_reason = delta.stop_reason
+        output.finished = all(each.finish_reason is not None for each in output.outputs)
+
+
+def _make_output(request_id: str, prompt: Prompt, token_ids: list[int], sampling: SamplingParams) -> RequestOutput:
+    has_logprobs = sampling.logprobs is not None
+    outputs = [CompletionOutput(index, logprobs=[] if has_logprobs else None) for index in range(sampling.n)]
+    return RequestOutput(request_id, prompt.text if isinstance(prompt, TextPrompt) else None, token_ids, outputs)
+
+
+def _make_configs(model: str, flags: Flags) -> tuple[ModelConfig, CheckpointConfig]:
+    known = set(Flags.__annotations__)
+    unknown = sorted(set(flags) - known)
+    if unknown:
+        raise InvalidConfig(f"there is no flag {unknown[0]!r}; there are: {', '.join(sorted(known))}", param=unknown[0])
+    values = cast(dict[str, Any], flags)
+    engine, text = (
+        {field.name: values[field.name] for field in fields(kind) if field.name in values}
+        for kind in (EngineConfig, TextConfig)
+    )
+    name = values.get("served_model_name")
+    checkpoint = CheckpointConfig(
+        cache_dir=Path(values["cache_dir"]) if "cache_dir" in values else default_cache_dir(),
+        revision=values.get("revision"),
+    )
+    config = ModelConfig(
+        source=str(model),
+        served_names=(name,) if name else (),
+        engine=EngineConfig(**engine),
+        text=TextConfig(**text),
+    )
+    return config, checkpoint
+
+
+def _as_prompts(prompts: PromptLike | Sequence[PromptLike]) -> Sequence[PromptLike]:
+    """One prompt as a list of one; a list of ids is one prompt."""
+    if isinstance(prompts, str | Mapping) or (prompts and all(isinstance(item, int) for item in prompts)):
+        return [cast(PromptLike, prompts)]
+    return cast(Sequence[PromptLike], prompts)
+
+
+def _as_prompt(prompt: PromptLike) -> Prompt:
+    if isinstance(prompt, str):
+        return TextPrompt(prompt)
+    if not isinstance(prompt, Mapping):
+        return TokensPrompt(list(prompt))
+    if isinstance(prompt.get("prompt_token_ids"), Sequence):
+        return TokensPrompt(list(prompt["prompt_token_ids"]))
+    if isinstance(prompt.get("prompt"), str):
+        return TextPrompt(prompt["prompt"])
+    raise InvalidRequest(
+        f'a prompt is text, token ids, {{"prompt": text}} or {{"prompt_token_ids": [...]}}; this has {sorted(prompt)}',
+        param="prompts",
+    )
+
+
+def _as_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    if messages and isinstance(messages[0], Mapping):
+        return [cast(Sequence[Message], messages)]
+    return list(cast(Sequence[Sequence[Message]], messages))
+
+
+def _one_each(
+    given: SamplingParams | Sequence[SamplingParams] | None, default: SamplingParams, num: int
+) -> Sequence[SamplingParams]:
+    if given is None:
+        return [default] * num
+    if isinstance(given, SamplingParams):
+        return [given] * num
+    if len(given) != num:
+        raise InvalidRequest(
+            f"there are {num} prompts and {len(given)} sampling_params: give one for all, or one each",
+            param="sampling_params",
+        )
+    return given
+
+
+__all__ = ["LLM", "AsyncLLM", "Flags", "add_delta"]

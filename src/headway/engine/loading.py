@@ -1,0 +1,201 @@
+"""load_engine: from a model on disk and a config to an Engine that answers. The one place that knows all its parts.
+
+The phases that are reported, in order:
+ build  open the checkpoint (headers only), write its Program, compare the tensors, plan the memory, map the KV cache
+ read   read and convert each weight into the executor, with the fraction that is done
+ warm   run a prompt and a token through it, so that the first request does not pay for what is made lazily
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headway_wire as wire
+from headway.cache.kv_cache import KVCache
+from headway.cache.kv_store import KVStore
+from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from headway.checkpoint.match import match_tensors
+from headway.checkpoint.weights import ZeroFilledWeights
+from headway.config import EngineConfig
+from headway.engine.engine import Engine
+from headway.engine.sampler import Sampler
+from headway.errors import InvalidConfig, InvariantBroken
+from headway.executor.base import Executor, Float32, StepArrays, Weights
+from headway.executor.dtype import choose_dtype
+from headway.executor.factory import EXECUTORS, make_executor
+from headway.model.program import Program
+from headway.model.registry import make_program
+from headway.observe.machine import available_memory_bytes, isa_flags, usable_cores
+from headway.planner.memory import MemoryPlan, plan_memory
+
+Report = Callable[[wire.Loading], None]
+MAX_BLOCK_SIZE = 1024
+_REPORT_INTERVAL_S = 0.1
+_WARM_UP_TOKENS = 8
+
+
+def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Engine, dict[str, Any]]:
+    """Loads; blocks. The engine, and the facts for Ready.info.
+
+    Args:
+        source: a GGUF file or a Hugging Face folder.
+        report: called at each phase, and at most ten times a second while weights are read.
+
+    Raises:
+        UnsupportedModel, CorruptCheckpoint, TensorMismatch: the model's files.
+        InvalidConfig, OutOfMemory: what was asked for cannot be had; names the values and the limits.
+    """
+    _check_config(config)
+    progress = _Progress(report)
+    progress.tell("build")
+    checkpoint = open_checkpoint(source)
+    program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
+    weights, unmatched = _match(program, checkpoint, config)
+    dtype = choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags())
+    plan = plan_memory(program, dtype, config, available_memory_bytes())
+    store = _make_store(program, plan)
+    progress.tell("read", 0.0)
+    executor = make_executor(program, _ReportedWeights(weights, progress), store, config)
+    progress.tell("warm")
+    _warm_up(executor, plan)
+    engine = _make_engine(executor, checkpoint, config, plan)
+    return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s)
+
+
+class _Progress:
+    """Turns phases into Loading messages with their time."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._started_at = time.monotonic()
+        self._told_at = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started_at
+
+    def tell(self, phase: str, fraction: float | None = None) -> None:
+        self._told_at = self.elapsed_s
+        self._report(wire.Loading(phase=phase, fraction=fraction, elapsed_s=self._told_at))
+
+    def tell_often(self, phase: str, fraction: float) -> None:
+        """tell(), unless that was just done."""
+        if self.elapsed_s - self._told_at >= _REPORT_INTERVAL_S:
+            self.tell(phase, fraction)
+
+
+class _ReportedWeights:
+    """Weights that tell how much of them was read, by elements."""
+
+    def __init__(self, weights: Weights, progress: _Progress) -> None:
+        self._weights = weights
+        self._progress = progress
+        self._num_elements = sum(int(np.prod(shape, dtype=np.int64)) for shape in weights.shapes().values())
+        self._num_read = 0
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._weights.shapes()
+
+    def read(self, name: str) -> Float32:
+        tensor = self._weights.read(name)
+        self._num_read += tensor.size
+        self._progress.tell_often("read", min(1.0, self._num_read / max(1, self._num_elements)))
+        return tensor
+
+
+def _check_config(config: EngineConfig) -> None:
+    """What no room below checks. Raises InvalidConfig."""
+    if not 1 <= config.block_size <= MAX_BLOCK_SIZE:
+        raise InvalidConfig(
+            f"block_size is {config.block_size}; it must be at least 1 and at most {MAX_BLOCK_SIZE}", param="block_size"
+        )
+    if config.max_preemptions < 0:
+        raise InvalidConfig(
+            f"max_preemptions is {config.max_preemptions}; it must be at least 0", param="max_preemptions"
+        )
+    if config.threads is not None and config.threads < 1:
+        raise InvalidConfig(f"threads is {config.threads}; it must be at least 1", param="threads")
+
+
+def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tuple[Weights, list[str]]:
+    """The weights that the program wants, and what did not match (only without `strict`)."""
+    wanted = program.weights
+    unmatched = match_tensors(wanted, checkpoint.weights, strict=config.strict)
+    return (ZeroFilledWeights(wanted, checkpoint.weights) if unmatched else checkpoint.weights), unmatched
+
+
+def _make_store(program: Program, plan: MemoryPlan) -> KVStore:
+    return KVStore(
+        program.caches,
+        num_blocks=plan.num_blocks,
+        block_size=plan.block_size,
+        dtype=plan.dtype,
+        available_bytes=plan.available_bytes,
+    )
+
+
+def _make_engine(executor: Executor, checkpoint: Checkpoint, config: EngineConfig, plan: MemoryPlan) -> Engine:
+    sampler = Sampler(
+        max_num_seqs=config.max_num_seqs,
+        vocab_size=executor.vocab_size,
+        max_model_len=plan.max_model_len,
+        threads=config.threads or usable_cores(),
+    )
+    kv_cache = KVCache(
+        num_blocks=plan.num_blocks,
+        block_size=plan.block_size,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    return Engine(
+        executor=executor,
+        sampler=sampler,
+        kv_cache=kv_cache,
+        config=config,
+        max_model_len=plan.max_model_len,
+        end_token_ids=checkpoint.text.end_token_ids,
+    )
+
+
+def _make_info(
+    program: Program, config: EngineConfig, plan: MemoryPlan, unmatched: list[str], load_s: float
+) -> dict[str, Any]:
+    return {
+        "max_model_len": plan.max_model_len,
+        "vocab_size": program.vocab_size,
+        "num_blocks": plan.num_blocks,
+        "block_size": plan.block_size,
+        "kv_cache_bytes": plan.kv_bytes,
+        "weights_bytes": plan.weights_bytes,
+        "workspace_bytes": plan.workspace_bytes,
+        "dtype": plan.dtype,
+        "executor": EXECUTORS[0] if config.executor == "auto" else config.executor,
+        "load_s": load_s,
+        "plan": plan.lines(),
+        "unmatched_tensors": unmatched,
+    }
+
+
+def _warm_up(executor: Executor, plan: MemoryPlan) -> None:
+    """A prompt of a few tokens, then one token behind it, in the first blocks: whoever gets these overwrites them."""
+    num_prompt = min(_WARM_UP_TOKENS, plan.max_model_len - 1)
+    for start, end in ((0, num_prompt), (num_prompt, num_prompt + 1)):
+        if end > start:
+            logits = executor.execute(_make_warm_up_step(start, end, plan.block_size))
+            if logits.shape != (1, executor.vocab_size):
+                raise InvariantBroken(f"the executor gave logits of shape {logits.shape} for one row")
+
+
+def _make_warm_up_step(start: int, end: int, block_size: int) -> StepArrays:
+    positions = np.arange(start, end, dtype=np.int32)
+    return StepArrays(
+        token_ids=np.zeros(end - start, np.int32),
+        positions=positions,
+        query_starts=np.array([0, end - start], np.int32),
+        context_lens=np.array([end], np.int32),
+        block_tables=np.arange(-(-end // block_size), dtype=np.int32)[None],
+        slots=positions.astype(np.int64),
+        logit_rows=np.array([end - start - 1], np.int32),
+    )

@@ -1,0 +1,75 @@
+"""HeadwayPredictor: Headway's own engine as a predictor. Only translates: the work is the engine's."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import headway_wire as wire
+from headway.config import EngineConfig
+from headway.engine.engine import Engine
+from headway.engine.loading import load_engine
+from headway.errors import InvalidConfig, InvariantBroken, UnsupportedFeature
+from headway.predictors.base import Report
+
+
+class HeadwayPredictor:
+    """A large language model on Headway's engine. `options` are EngineConfig's fields."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    def load(self, source: str, options: dict[str, Any], report: Report) -> wire.Ready:
+        """See predictors.base.Predictor; raises as load_engine."""
+        engine, info = load_engine(Path(source), make_engine_config(options), report)
+        self._engine = engine
+        return wire.Ready(info=info)
+
+    def handle(self, message: wire.Submit | wire.Abort | wire.Hold | wire.Infer) -> Iterable[wire.Up]:
+        """Answers a Submit at once; the terminal events of an Abort come with the next step."""
+        match message:
+            case wire.Submit():
+                return [self._loaded.submit(message)]
+            case wire.Abort():
+                self._loaded.abort(message)
+            case wire.Hold():
+                self._loaded.hold(message)
+            case wire.Infer():
+                error = UnsupportedFeature("this is a language model: it takes prompts and no tensors")
+                return [wire.Outputs(request_id=message.request_id, error=error.to_wire())]
+        return []
+
+    def has_work(self) -> bool:
+        """Whether step() would do something."""
+        return self._engine is not None and self._engine.has_work()
+
+    def step(self) -> Iterable[wire.Up]:
+        """One step of the engine."""
+        return [self._loaded.step()]
+
+    def stats(self) -> wire.Stats:
+        """The engine's counters and gauges."""
+        return self._loaded.stats() if self._engine is not None else wire.Stats()
+
+    def close(self) -> None:
+        """Lets go of weights and KV cache."""
+        self._engine = None
+
+    @property
+    def _loaded(self) -> Engine:
+        if self._engine is None:
+            raise InvariantBroken("the predictor is used before load() or after close()")
+        return self._engine
+
+
+def make_engine_config(options: dict[str, Any]) -> EngineConfig:
+    """EngineConfig from Load.options. Raises InvalidConfig for an unknown name or a value of a wrong type."""
+    unknown = sorted(options.keys() - {field.name for field in fields(EngineConfig)})
+    if unknown:
+        raise InvalidConfig(f"the engine has no option {unknown[0]!r}", param=unknown[0])
+    try:
+        return msgspec.convert(options, EngineConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidConfig(f"an option of the engine cannot be used: {error}") from error

@@ -150,6 +150,8 @@ READABLE_TYPES = tuple(_DEQUANTISE)
 def dequantise(type_name: str, data: Bytes) -> Float32:
     """All numbers of whole blocks, in order, one-dimensional. `type_name` is one of READABLE_TYPES.
 
-    F32 comes back as a view of `data` where that is aligned, every other type as a new array.
+    F32 comes back as a view of `data` where that is aligned, every other type as a new array. Infinities and NaN in the
+    file come back as such.
     """
-    return _DEQUANTISE[type_name](data)
+    with np.errstate(all="ignore"):
+        return _DEQUANTISE[type_name](data)

@@ -1,0 +1,108 @@
+"""Small checkpoints, written by the gguf, safetensors and transformers packages."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+TOKENS = ["<unk>", "<s>", "</s>", "<|im_end|>", "a", "b", "c", "<|end|>"]
+TYPES = [2, 3, 3, 3, 1, 1, 1, 1]
+
+
+@dataclass
+class GgufModel:
+    """A one-layer llama: 2 heads of 4, one of them for k and v. Tensors: name -> (array, type)."""
+
+    architecture: str = "llama"
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Over or beside the usual ones, without the architecture; None takes one away."""
+    entries: dict[str, Any] = field(default_factory=dict)
+    """Whole keys."""
+    tensors: dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType]] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+    def write(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, self.architecture)
+        for key, value in self.all_keys().items():
+            _add(writer, f"{self.architecture}.{key}", value)
+        for key, value in (vocabulary_entries() | self.entries).items():
+            _add(writer, key, value)
+        for name, (array, kind) in (random_tensors() | self.tensors).items():
+            if name not in self.without:
+                data = gguf.quantize(array, kind) if kind != gguf.GGMLQuantizationType.F32 else array
+                writer.add_tensor(name, data, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def all_keys(self) -> Mapping[str, Any]:
+        usual = {
+            "block_count": 1,
+            "context_length": 64,
+            "embedding_length": 8,
+            "feed_forward_length": 12,
+            "attention.head_count": 2,
+            "attention.head_count_kv": 1,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.freq_base": 10000.0,
+        }
+        return {key: value for key, value in (usual | self.keys).items() if value is not None}
+
+
+def vocabulary_entries() -> dict[str, Any]:
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.token_type": TYPES,
+        "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+
+
+def random_tensors() -> dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType]]:
+    shapes = {
+        "token_embd.weight": (len(TOKENS), 8),
+        "output_norm.weight": (8,),
+        "blk.0.attn_norm.weight": (8,),
+        "blk.0.attn_q.weight": (8, 8),
+        "blk.0.attn_k.weight": (4, 8),
+        "blk.0.attn_v.weight": (4, 8),
+        "blk.0.attn_output.weight": (8, 8),
+        "blk.0.ffn_norm.weight": (8,),
+        "blk.0.ffn_gate.weight": (12, 8),
+        "blk.0.ffn_up.weight": (12, 8),
+        "blk.0.ffn_down.weight": (8, 12),
+    }
+    random = np.random.default_rng(0)
+    kind = gguf.GGMLQuantizationType.F32
+    return {name: (random.standard_normal(shape, np.float32), kind) for name, shape in shapes.items()}
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value) if value >= 0 else writer.add_int32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    elif value is not None:
+        writer.add_array(key, value)
+
+
+@pytest.fixture
+def write_gguf(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a GgufModel(**changes)."""
+
+    def write(**changes: Any) -> Path:
+        return GgufModel(**changes).write(tmp_path / "model.gguf")
+
+    return write

@@ -1,7 +1,8 @@
-"""structlog, set up once by the cli. Every line carries the request's id where there is one.
+"""Loggers, and where their lines go: structlog in front, the standard library behind, and nothing global until the
+cli calls set_up_logs(). So a user's own application that imports Headway keeps its own logging.
 
-What a caller wrote (prompts, messages, outputs, keys) is never logged: log calls name ids, counts and error codes.
-The standard library's loggers (uvicorn's) go the same way.
+Every line carries the request's id where there is one. What a caller wrote (prompts, messages, outputs, keys) is never
+logged: log calls name ids, counts and error codes.
 """
 
 import logging
@@ -25,20 +26,14 @@ def set_up_logs(format: LogFormat = "auto", level: LogLevel = "info", stream: Te
     stream = sys.stderr if stream is None else stream
     is_console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     rendering: list[Processor] = (
         [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
         if is_console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_dump)]
-    )
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -55,8 +50,17 @@ def set_up_logs(format: LogFormat = "auto", level: LogLevel = "info", stream: Te
 
 
 def get_logger(name: str) -> Any:
-    """A logger: `log.info("event in words", key=value)`."""
-    return structlog.get_logger(name)
+    """A logger: `log.info("event in words", key=value)`. Keys must not be a logging.LogRecord's own (name, args...)."""
+    return structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.stdlib.render_to_log_kwargs,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
 
 
 def _dump(event: Any, **_: Any) -> str:

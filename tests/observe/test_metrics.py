@@ -1,0 +1,92 @@
+"""The exposition is valid, bounded, and counts each request once."""
+
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headway.core.output import Usage
+from headway.observe.metrics import Metrics, ModelStats, RequestMeter
+
+STATS: ModelStats = {
+    "models": {
+        "m": {
+            "num_running": 2.0,
+            "kv_cache_usage": 0.5,
+            "preemptions_total": 3.0,
+            "client_overshoot_tokens_total": 4.0,
+        },
+        "cold": {},
+    },
+    "pool": {"pool": {"leases": 2.0, "worker_starts_total": 1.0}},
+}
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """(name, label values in the order of the labels' names...) to value; checks the exposition on the way."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        assert family.documentation
+        assert family.type in ("counter", "gauge", "histogram")
+        for sample in family.samples:
+            assert sample.name.startswith("headway_")
+            if family.type == "counter":
+                assert sample.name.endswith(("_total", "_created"))
+            found[sample.name, *(sample.labels[name] for name in sorted(sample.labels))] = sample.value
+    return found
+
+
+def test_the_engines_numbers_are_read_at_the_scrape() -> None:
+    told = dict(STATS)
+    metrics = Metrics(lambda: told)
+    found = samples(metrics)
+    assert found["headway_num_requests_running", "m"] == 2
+    assert found["headway_num_requests_running", "cold"] == 0
+    assert found["headway_kv_cache_usage_perc", "m"] == 0.5
+    assert found["headway_num_preemptions_total", "m"] == 3
+    assert found["headway_overshoot_tokens_total", "m"] == 4
+    assert found["headway_pool_leases",] == 2
+    assert found["headway_worker_starts_total",] == 1
+    told["models"] = {}
+    assert ("headway_num_requests_running", "m") not in samples(metrics)
+
+
+def test_a_request_is_timed_from_its_arrival_and_counted_once() -> None:
+    metrics = Metrics(dict)
+    meter = RequestMeter(metrics, "m", num_choices=2, arrived_s=10.0)
+    meter.on_tokens(0, 1, 11.0)
+    meter.on_tokens(1, 1, 11.5)
+    meter.on_tokens(0, 2, 12.0)
+    meter.on_finish(0, "stop")
+    for _ in range(2):
+        meter.end(Usage(5, 4, 2), "abort", 14.0)
+    found = samples(metrics)
+    assert found["headway_time_to_first_token_seconds_sum", "m"] == 1.0
+    assert found["headway_time_to_first_token_seconds_count", "m"] == 1
+    assert (found["headway_inter_token_latency_seconds_sum", "m"]) == 1.0
+    assert found["headway_inter_token_latency_seconds_count", "m"] == 2
+    assert found["headway_e2e_request_latency_seconds_sum", "m"] == 4.0
+    assert found["headway_prompt_tokens_total", "m"] == 5
+    assert found["headway_prompt_tokens_cached_total", "m"] == 2
+    assert found["headway_generation_tokens_total", "m"] == 4
+    assert found["headway_request_success_total", "stop", "m"] == 1
+    assert found["headway_request_success_total", "abort", "m"] == 1
+
+
+def test_two_servers_in_one_process_count_apart() -> None:
+    first, second = Metrics(dict), Metrics(dict)
+    first.http_disconnects.inc()
+    assert samples(first)["headway_http_disconnects_total",] == 1
+    assert samples(second)["headway_http_disconnects_total",] == 0
+
+
+def test_every_histogram_ends_in_infinity() -> None:
+    metrics = Metrics(dict)
+    for histogram in (metrics.first_token, metrics.inter_token, metrics.latency):
+        histogram.labels("m").observe(1e9)
+    found = samples(metrics)
+    for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
+        bounds = [float(key[1]) for key in found if key[0] == f"headway_{name}_seconds_bucket"]
+        assert bounds == sorted(bounds)
+        assert bounds[-1] == math.inf
+        assert found[f"headway_{name}_seconds_bucket", "+Inf", "m"] == pytest.approx(1)

@@ -1,0 +1,215 @@
+"""What every request passes: keys, size limits, origins, ids, the shutdown gate, and the last word on exceptions."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+from tests.server.conftest import CHAT, FakeService, client_of
+
+from headway.config import ServerConfig
+from headway.server.app import make_app, server_state
+from headway.server.middleware import OPEN_PATHS, BodyLimit
+
+KEYS = ("first-key", "zweiter-schlüssel")
+
+
+@pytest.fixture
+async def locked(service: FakeService) -> AsyncIterator[httpx2.AsyncClient]:
+    async with client_of(make_app(service, ServerConfig(api_keys=KEYS))) as client:
+        yield client
+
+
+WRONG: list[list[tuple[bytes, bytes]]] = [
+    [],
+    [(b"authorization", b"Bearer wrong")],
+    [(b"authorization", b"bearer wrong")],
+    [(b"authorization", b"Bearer ")],
+    [(b"authorization", b"Bearer")],
+    [(b"authorization", b"first-key")],
+    [(b"authorization", b"Basic first-key")],
+    [(b"authorization", b"Bearer first-key extra")],
+    [(b"authorization", b"Bearer FIRST-KEY")],
+    [(b"authorization", b"Bearer first-ke")],
+    [(b"authorization", b"Bearer \xff\xfe")],
+    [(b"authorization", b"Bearer wrong"), (b"authorization", b"Bearer first-key")],
+    [(b"x-api-key", b"first-key")],
+]
+
+
+async def test_every_route_there_is_asks_for_a_key_but_the_health_routes(locked: httpx2.AsyncClient) -> None:
+    app = make_app(FakeService(), ServerConfig(api_keys=KEYS))
+    paths = app.openapi()["paths"]
+    routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert {("POST", "/v1/chat/completions"), ("GET", "/metrics"), ("POST", "/detokenize")} <= routes
+    routes |= {("GET", "/docs"), ("GET", "/openapi.json")}
+    for method, path in [*sorted(routes), ("GET", "/nothing"), ("GET", "//health"), ("GET", "/health/../metrics")]:
+        for headers in WRONG:
+            response = await locked.request(method, path.replace("{model}", "m"), headers=headers)
+            if path in OPEN_PATHS:
+                assert response.status_code != 401, path
+                continue
+            assert response.status_code == 401, (path, headers)
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert response.json()["error"]["code"] == "invalid_api_key"
+            assert "first-key" not in response.text
+
+
+@pytest.mark.parametrize(
+    "value", [b"Bearer first-key", b"bearer first-key", b"Bearer  first-key ", "Bearer zweiter-schlüssel".encode()]
+)
+async def test_any_of_the_keys_opens(locked: httpx2.AsyncClient, value: bytes) -> None:
+    response = await locked.post("/v1/chat/completions", json=CHAT, headers=[(b"authorization", value)])
+    assert response.status_code == 200
+
+
+async def test_health_without_a_key_tells_no_reasons(service: FakeService) -> None:
+    service.ready = (False, "model m failed: /secret/path is corrupt")
+    async with client_of(make_app(service, ServerConfig(api_keys=KEYS))) as client:
+        response = await client.get("/readyz")
+        assert (response.status_code, "secret" in response.text) == (503, False)
+    async with client_of(make_app(service)) as client:
+        assert "secret" in (await client.get("/readyz")).text
+
+
+LIMIT = 1000
+
+
+@pytest.fixture
+async def small(service: FakeService) -> AsyncIterator[httpx2.AsyncClient]:
+    async with client_of(make_app(service, ServerConfig(max_body_bytes=LIMIT))) as client:
+        yield client
+
+
+async def chunks(size: int) -> AsyncIterator[bytes]:
+    for start in range(0, size, 100):
+        yield b" " * min(100, size - start)
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/generate", "/tokenize"])
+async def test_a_long_body_is_a_413_with_both_numbers(small: httpx2.AsyncClient, route: str) -> None:
+    response = await small.post(route, content=b" " * (LIMIT + 1))
+    assert response.status_code == 413
+    assert "1001 bytes, at most 1000" in response.json()["error"]["message"]
+    response = await small.post(route, content=chunks(LIMIT + 1))
+    assert response.status_code == 413
+    assert "1001 bytes, at most 1000" in response.json()["error"]["message"]
+    for content in (b" " * LIMIT, chunks(LIMIT)):
+        assert (await small.post(route, content=content)).status_code == 400  # no JSON, but short enough
+
+
+async def test_a_body_that_does_not_come_is_a_408() -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Request(scope, receive).body()
+
+    limited = BodyLimit(app, max_bytes=100, timeout_s=0.001)
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/tokenize", "headers": []}
+    await limited(scope, receive, send)
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_allowed"),
+    [
+        ("https://evil.example", False),
+        ("http://localhost", True),
+        ("http://localhost:3000", True),
+        ("https://127.0.0.1:8443", True),
+        ("http://[::1]:5", True),
+        ("http://localhost.evil.example", False),
+        ("http://localhost:3000.evil.example", False),
+        ("http://evil.example/?http://localhost", False),
+        ("http://127.0.0.1.evil.example", False),
+        ("null", False),
+        ("https://good.example", True),
+    ],
+)
+async def test_browsers_may_call_from_here_and_from_configured_origins(
+    service: FakeService, origin: str, is_allowed: bool
+) -> None:
+    async with client_of(
+        make_app(service, ServerConfig(api_keys=KEYS, allowed_origins=("https://good.example",)))
+    ) as client:
+        preflight = {"origin": origin, "access-control-request-method": "POST"}
+        asked = await client.options("/v1/chat/completions", headers=preflight)
+        got = await client.get("/health", headers={"origin": origin})
+        refused = await client.get("/v1/models", headers={"origin": origin})
+    for response in (asked, got, refused):
+        allowed = response.headers.get("access-control-allow-origin")
+        assert allowed == (origin if is_allowed else None)
+    assert refused.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("wished", "is_taken"),
+    [("abc-1", True), ("A.b_c:9", True), ("x" * 64, True), ("x" * 65, False), ("a b", False), ("", False)],
+)
+async def test_a_request_has_an_id(client: httpx2.AsyncClient, wished: str, is_taken: bool) -> None:
+    response = await client.get("/livez", headers={"x-request-id": wished})
+    given = response.headers["x-request-id"]
+    assert (given == wished) == is_taken
+    assert given.startswith("req-") or is_taken
+
+
+async def test_two_requests_of_one_id_do_not_meet(client: httpx2.AsyncClient, service: FakeService) -> None:
+    for _ in range(2):
+        await client.post("/v1/chat/completions", json=CHAT, headers={"x-request-id": "same"})
+    assert len({request.request_id for request in service.requests}) == 2
+
+
+async def test_while_shutting_down_only_health_and_metrics_answer(service: FakeService) -> None:
+    app = make_app(service)
+    server_state(app).is_draining = True
+    async with client_of(app) as client:
+        statuses = {path: (await client.get(path)).status_code for path in sorted(OPEN_PATHS)}
+        assert statuses == {"/health": 503, "/livez": 200, "/ready": 503, "/readyz": 503, "/version": 200}
+        assert (await client.get("/metrics")).status_code == 200
+        response = await client.post("/v1/chat/completions", json=CHAT)
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "shutting_down"
+    assert int(response.headers["retry-after"]) >= 1
+    assert not service.requests
+
+
+async def test_what_nobody_caught_is_a_500_and_one_log_line(
+    service: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    service.models = broken  # type: ignore[assignment,method-assign]
+    async with client_of(make_app(service)) as client:
+        with caplog.at_level(logging.ERROR):
+            response = await client.get("/v1/models", headers={"x-request-id": "abc"})
+        assert response.status_code == 500
+        assert response.headers["x-request-id"] == "abc"
+        assert "secret" not in response.text
+        assert (await client.get("/livez")).status_code == 200
+    assert [record.message for record in caplog.records] == ["a request failed"]
+    assert caplog.records[0].request_id == "abc"  # type: ignore[attr-defined]
+
+
+async def test_no_log_line_holds_what_a_caller_wrote(
+    client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        await client.post("/generate", json={"prompts": ["a secret"]})
+        await client.post("/generate", json={"prompts": ["a secret"], "secret": 1})
+        await client.get("/secret?secret=1")
+    lines = [str(vars(record)) for record in caplog.records if record.name.startswith("headway")]
+    assert len(lines) == 3
+    assert not any("secret" in line for line in lines)

@@ -1,0 +1,242 @@
+"""What is wrong in a body is a 400 that names the field, on every route, before anything was sent or started."""
+
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from tests.server.conftest import CHAT, COMPLETION, FakeService
+
+from headway.server.app import make_app
+
+
+@pytest.fixture(scope="module")
+def service() -> FakeService:
+    """One for all rows: none of them may change anything."""
+    return FakeService()
+
+
+@pytest.fixture(scope="module")
+def app(service: FakeService) -> FastAPI:
+    return make_app(service)
+
+
+SAMPLING_CASES: list[tuple[dict[str, Any], str]] = [
+    *(({"n": n}, "n") for n in (0, -1, True, False, "2", 1.5, 1.0, 1000000, 129, [], {})),
+    *(({"max_tokens": v}, "max_tokens") for v in (0, -1, True, "3", 16.0, 16.5, 2**31, 2**70)),
+    *(({"temperature": v}, "temperature") for v in (-0.1, 101, True, "1", [1])),
+    *(({"top_p": v}, "top_p") for v in (0, -1, 1.1, "1", True)),
+    *(({"top_k": v}, "top_k") for v in (-2, 1.0, "1", True)),
+    *(({"min_p": v}, "min_p") for v in (-0.1, 1.1, True)),
+    *(({"seed": v}, "seed") for v in ("7", True, 1.0, 2**63, -(2**63) - 1, 2**64)),
+    *(({f: v}, f) for f in ("presence_penalty", "frequency_penalty") for v in (-2.1, 2.1, "0", True)),
+    *(({"repetition_penalty": v}, "repetition_penalty") for v in (0, -1, True)),
+    ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": True}, "min_tokens"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["a"] * 17}, "stop"),
+    ({"stop": ["x" * 1025]}, "stop"),
+    ({"stop": [1]}, "stop[0]"),
+    ({"stop": 1}, "stop"),
+    ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
+    ({"stop_token_ids": 1}, "stop_token_ids"),
+    ({"stop_token_ids": [True]}, "stop_token_ids[0]"),
+    *(({"logit_bias": {k: 1}}, "logit_bias") for k in ("AI", "-1", "1.0", "", " 1", "１", "1" * 11)),
+    *(({"logit_bias": {"1": v}}, "logit_bias") for v in (100.1, -101)),
+    ({"logit_bias": {"1": True}}, "logit_bias.1"),
+    ({"logit_bias": {"1": "5"}}, "logit_bias.1"),
+    ({"logit_bias": []}, "logit_bias"),
+    *(({f: v}, f) for f in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output") for v in (1, "true")),
+    *(({"timeout_s": v}, "timeout_s") for v in (0, -1, "1", True, 1e9)),
+    ({"foo": 1}, "foo"),
+    ({"max_token": 1}, "max_token"),
+]
+REFUSED_EVERYWHERE: list[tuple[dict[str, Any], str]] = [
+    ({"best_of": 2}, "best_of"),
+    ({"use_beam_search": True}, "use_beam_search"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"priority": 1}, "priority"),
+    ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+]
+STREAM_CASES: list[tuple[dict[str, Any], str]] = [
+    *(({"stream": v}, "stream") for v in ("true", 1)),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"stream": True, "stream_options": True}, "stream_options"),
+    ({"stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
+    ({"echo": True}, "echo"),
+    ({"model": ""}, "model"),
+    ({"model": 1}, "model"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "schema": {"type": "object"}}}, "response_format"),
+    ({"return_token_ids": 1}, "return_token_ids"),
+]
+USER = {"role": "user", "content": "x"}
+CHAT_CASES: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": ["hi"]}, "messages[0]"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role"),
+    ({"messages": [USER, {"role": "robot", "content": "x"}]}, "messages[1].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "messages[0].foo"),
+    (
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}
+            ]
+        },
+        "messages[0].content[0].type",
+    ),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].role"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    *(({"max_completion_tokens": v}, "max_completion_tokens") for v in (0, -1, True, "3", 16.0)),
+    ({"max_completion_tokens": 3, "max_tokens": 4}, "max_tokens"),
+    *(({"logprobs": v}, "logprobs") for v in (1, "true", 3)),
+    *(({"logprobs": True, "top_logprobs": v}, "top_logprobs") for v in (-1, 21, "3", True, 1.0)),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
+    *(({"tools": v}, "tools") for v in ([], [{"type": "function"}])),
+    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"functions": []}, "functions"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"audio": {"voice": "x"}}, "audio"),
+    ({"chat_template": "{{ x }}"}, "chat_template"),
+    ({"chat_template_kwargs": {"x": 1}}, "chat_template_kwargs"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"prompt": "x"}, "prompt"),
+]
+COMPLETION_CASES: list[tuple[dict[str, Any], str]] = [
+    *(({"prompt": v}, "prompt") for v in ([], [[]], [1, "a"], ["a", 1], [[1], "a"], [[1], []], 1, True, {}, [True])),
+    *(({"prompt": v}, "prompt") for v in ([1.0], [[1.0]], [None], ["a"] * 2049)),
+    *(({"logprobs": v}, "logprobs") for v in (True, "3", -1, 21, 1.0)),
+    ({"suffix": "x"}, "suffix"),
+    ({"messages": [USER]}, "messages"),
+    ({"max_completion_tokens": 3}, "max_completion_tokens"),
+]
+
+
+def rows(
+    route: str, base: dict[str, Any], *tables: list[tuple[dict[str, Any], str]]
+) -> list[tuple[str, dict[str, Any], str]]:
+    return [(route, base | fields, param) for table in tables for fields, param in table]
+
+
+CASES = [
+    *rows("/v1/chat/completions", CHAT, SAMPLING_CASES, REFUSED_EVERYWHERE, STREAM_CASES, CHAT_CASES),
+    *rows("/v1/completions", COMPLETION, SAMPLING_CASES, REFUSED_EVERYWHERE, STREAM_CASES, COMPLETION_CASES),
+    *rows("/basic_generate", {"prompt": "x"}, SAMPLING_CASES, REFUSED_EVERYWHERE, [({"prompt": ["x"]}, "prompt")]),
+    *rows("/generate_stream", {"prompt": "x"}, SAMPLING_CASES, REFUSED_EVERYWHERE, [({"stream": True}, "stream")]),
+    *rows("/generate", {"prompts": ["x"]}, SAMPLING_CASES, REFUSED_EVERYWHERE),
+    *rows(
+        "/generate", {}, [({"prompts": []}, "prompts"), ({"prompts": "x"}, "prompts"), ({"prompts": [1]}, "prompts[0]")]
+    ),
+    ("/v1/chat/completions", {"messages": [USER]}, "model"),
+    ("/v1/chat/completions", {"model": "m"}, "messages"),
+    ("/v1/completions", {"model": "m"}, "prompt"),
+    ("/v1/completions", {"model": "m", "prompt": None}, "prompt"),
+    ("/basic_generate", {}, "prompt"),
+    ("/generate", {}, "prompts"),
+    ("/tokenize", {}, "prompt"),
+    ("/tokenize", {"messages": []}, "messages"),
+    ("/tokenize", {"prompt": "x", "messages": [USER]}, "prompt"),
+    ("/tokenize", {"prompt": 1}, "prompt"),
+    ("/tokenize", {"messages": [USER], "add_special_tokens": True}, "add_special_tokens"),
+    ("/tokenize", {"prompt": "x", "add_special_tokens": 1}, "add_special_tokens"),
+    ("/detokenize", {}, "tokens"),
+    ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+    ("/detokenize", {"tokens": [True]}, "tokens[0]"),
+    ("/detokenize", {"tokens": [-1]}, "tokens"),
+    ("/detokenize", {"tokens": [256]}, "tokens"),
+    ("/detokenize", {"tokens": "a"}, "tokens"),
+]
+
+
+@pytest.mark.parametrize(("route", "body", "param"), CASES)
+async def test_a_wrong_field_is_a_400_that_names_it(
+    client: httpx2.AsyncClient, service: FakeService, route: str, body: dict[str, Any], param: str
+) -> None:
+    response = await client.post(route, json=body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param, error
+    assert error["type"] == "invalid_request_error"
+    assert param.split("[")[0].split(".")[0] in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert len(response.content) < 2000
+    assert not service.open
+
+
+async def test_streamed_requests_are_refused_before_the_200(client: httpx2.AsyncClient) -> None:
+    for fields, param in [*SAMPLING_CASES, *CHAT_CASES]:
+        response = await client.post("/v1/chat/completions", json=CHAT | {"stream": True} | fields)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param), fields
+
+
+ACCEPTED_CHAT: list[dict[str, Any]] = [
+    {"store": True, "metadata": {"a": "b"}, "service_tier": "auto", "user": "u", "prompt_cache_key": "k"},
+    {"verbosity": "low", "safety_identifier": "s", "prompt_cache_retention": "24h", "prediction": {}},
+    {"stop": None, "seed": None, "n": None, "top_logprobs": None, "stream_options": None, "logit_bias": None},
+    {"logprobs": True, "top_logprobs": None},
+    {"logprobs": False, "top_logprobs": 0},
+    {"stop": []},
+    {"stop": "END"},
+    {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "seed": -(2**63)},
+    {"logit_bias": {"0": 100, "5": -100}},
+    {"logit_bias": {}},
+    {"echo": False, "best_of": 1, "modalities": ["text"], "response_format": {"type": "text"}, "priority": 0},
+    {"max_tokens": 5, "max_completion_tokens": 5},
+    {"n": 128},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
+    {
+        "messages": [
+            {"role": "developer", "content": "d"},
+            USER,
+            {
+                "role": "assistant",
+                "content": "y",
+                "refusal": None,
+                "annotations": [],
+                "tool_calls": None,
+                "audio": None,
+            },
+            USER,
+        ]
+    },
+    {"stream_options": {"include_usage": True, "include_obfuscation": True}, "stream": True},
+]
+
+
+@pytest.mark.parametrize("fields", ACCEPTED_CHAT)
+async def test_what_asks_for_nothing_unusual_is_taken(client: httpx2.AsyncClient, fields: dict[str, Any]) -> None:
+    response = await client.post("/v1/chat/completions", json=CHAT | fields)
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/basic_generate", "/tokenize"])
+async def test_an_unknown_model_is_a_404(client: httpx2.AsyncClient, route: str) -> None:
+    body = CHAT if "chat" in route else {"prompt": "x"}
+    response = await client.post(route, json=body | {"model": "other"})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+async def test_two_thousand_wrong_items_make_one_short_error(client: httpx2.AsyncClient) -> None:
+    body = {"model": "m", "messages": [{"role": 1, "content": "secret" * 50}] * 2000}
+    response = await client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert len(response.content) < 1000
+    assert "secret" not in response.text

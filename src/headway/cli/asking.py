@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,12 +16,13 @@ from headway.cli.settings import Settings
 from headway.cli.terminal import for_terminal, is_terminal
 from headway.errors import InvalidConfig
 
+Start = Callable[[], Coroutine[Any, Any, Answerer]]
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "stop")
 _MAX_INPUT = 16 << 20
 
 
 def asking_options(max_tokens: str) -> list[inspect.Parameter]:
-    """--url and its company, sampling, and the settings of a model that runs here. `max_tokens` is its default, for the help."""
+    """--url and its company, sampling (`max_tokens`: its default, in words), and the settings of a model run here."""
 
     def option(name: str, kind: Any, metavar: str, words: str, panel: str) -> inspect.Parameter:
         flag = "--" + name.replace("_", "-")
@@ -52,23 +53,29 @@ def sampling_options(given: Mapping[str, Any], settings: Settings) -> dict[str, 
     return options
 
 
-async def make_answerer(given: Mapping[str, Any], flags: Mapping[str, Any], config: Path | None) -> Answerer:
-    """A running server's answers with --url, else those of a model that is loaded here."""
+def find_answerer(given: Mapping[str, Any], flags: Mapping[str, Any], config: Path | None) -> Start:
+    """A running server's answers with --url, else those of a model that is loaded here; started by calling it.
+
+    Blocks, since it may download: outside of any event loop, so that Ctrl-C ends a download at once.
+    """
     url = given.get("url")
     if url is None:
-        from headway.cli.local import LocalAnswerer
+        from headway.cli.local import LocalAnswerer, make_service
 
-        return await LocalAnswerer.load(flags, config)
+        service = make_service(flags, config)
+        return lambda: LocalAnswerer.start(service)
     unused = [name for name in flags if name not in ("api_key", "seed")]
     if unused:
         raise InvalidConfig(
             f"with --url the model runs elsewhere, so {', '.join(unused)} would have no effect: leave out either",
             param=unused[0],
         )
-    from headway.cli.remote import RemoteAnswerer
+    from headway.cli.remote import RemoteAnswerer, base_url
 
+    base = base_url(url)
     keys = resolve_settings(flags, config).api_key
-    return await RemoteAnswerer.connect(url, api_key=keys[0] if keys else None, model=given.get("model_name"))
+    model = given.get("model_name")
+    return lambda: RemoteAnswerer.connect(base, api_key=keys[0] if keys else None, model=model)
 
 
 async def print_answer(answerer: Answerer, ask: Ask, stream: TextIO, said: list[str]) -> None:

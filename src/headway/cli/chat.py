@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from headway.cli.answers import Answerer, Ask
-from headway.cli.asking import asking_options, make_answerer, print_answer, read_stdin, sampling_options
+from headway.cli.asking import asking_options, find_answerer, print_answer, read_stdin, sampling_options
 from headway.cli.conversation import Conversation
 from headway.cli.options import make_command, model_argument, parameter, split_settings
 from headway.cli.resolve import resolve_settings
@@ -41,13 +41,14 @@ def _act(given: dict[str, Any]) -> None:
     if "url" not in rest and settings.model is None:
         flags["model"] = _DEFAULT_MODEL
     options = sampling_options(rest, settings)
+    start = find_answerer(rest, flags, config)
     conversation = Conversation(rest.get("system", ""))
     question = rest.get("quick")
     if question is None and not is_terminal(sys.stdin):
         question = read_stdin()
     # One loop for all answers: Ctrl-C cancels the answer that runs, and the next one finds the same connections.
     with asyncio.Runner() as runner:
-        answerer = runner.run(make_answerer(rest, flags, config))
+        answerer = runner.run(start())
         try:
             if question is not None:
                 ask = Ask(messages=conversation.messages(question), options=options)

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from headway.cli.answers import Ask
-from headway.cli.asking import asking_options, make_answerer, print_answer, read_stdin, sampling_options
+from headway.cli.asking import asking_options, find_answerer, print_answer, read_stdin, sampling_options
 from headway.cli.options import make_command, parameter, split_settings
 from headway.cli.resolve import resolve_settings
 
@@ -47,8 +47,10 @@ def _act(given: dict[str, Any]) -> None:
         else Ask(prompt=text, options=options)
     )
 
+    start = find_answerer(rest, flags, config)
+
     async def answer() -> None:
-        answerer = await make_answerer(rest, flags, config)
+        answerer = await start()
         try:
             await print_answer(answerer, ask, sys.stdout, [])
         finally:

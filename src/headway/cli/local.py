@@ -29,8 +29,27 @@ _DEFAULTS = (
 )
 
 
+def make_service(flags: Mapping[str, Any], config: Path | None) -> "Service":
+    """The service of one model, not started. Blocks: downloads the model if need be.
+
+    Raises HeadwayError: a wrong setting, or a model that can not be found or read.
+    """
+    from headway.checkpoint.checkpoint import open_checkpoint
+    from headway.checkpoint.sources import resolve_source
+    from headway.observe.logs import set_up_logs
+    from headway.service.local import LocalService
+
+    # Nothing listens here, whatever the settings say of a host: no key is asked for.
+    configs = resolve_settings(flags, config).model_copy(update={"host": "127.0.0.1"}).to_configs()
+    set_up_logs(configs.log_format, "error")  # the terminal belongs to the answers
+    with fetch_bar() as bar:
+        path = resolve_source(configs.model.source, configs.checkpoint, bar)
+    open_checkpoint(path)  # what is wrong with the files is told before a process is started for them
+    return LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
+
+
 class LocalAnswerer:
-    """A started service with one model; made by load()."""
+    """A started service with one model; made by start()."""
 
     def __init__(self, service: "Service", model: str) -> None:
         self._service = service
@@ -38,26 +57,8 @@ class LocalAnswerer:
         self._numbers = itertools.count(1)
 
     @classmethod
-    async def load(cls, flags: Mapping[str, Any], config: Path | None) -> "LocalAnswerer":
-        """Finds the model (downloads it if need be), and waits until it answers. Raises HeadwayError if it can not."""
-        from headway.checkpoint.checkpoint import open_checkpoint
-        from headway.checkpoint.sources import resolve_source
-        from headway.observe.logs import set_up_logs
-        from headway.service.local import LocalService
-
-        # The terminal belongs to the answers; nothing here listens, so that no key is asked for.
-        settings = resolve_settings(flags, config).model_copy(update={"host": "127.0.0.1"})
-        configs = settings.to_configs()
-        set_up_logs(configs.log_format, "error")
-        with fetch_bar() as bar:
-            path = await asyncio.to_thread(resolve_source, configs.model.source, configs.checkpoint, bar)
-        await asyncio.to_thread(open_checkpoint, path)
-        service = LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
-        return await cls.start(service)
-
-    @classmethod
     async def start(cls, service: "Service") -> "LocalAnswerer":
-        """Starts a service and waits for its first model."""
+        """Starts a service and waits until its first model answers. Raises HeadwayError if it can not be loaded."""
         await service.start()
         try:
             while not service.is_ready()[0]:

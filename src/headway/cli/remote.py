@@ -47,19 +47,18 @@ class RemoteAnswerer:
         """Looks the server up.
 
         Args:
-            url: http://HOST:PORT, with or without /v1.
+            url: as base_url() gives it.
             model: None: the first that the server has.
 
         Raises:
-            InvalidConfig: no address, or nobody answers there.
+            InvalidConfig: nobody answers there.
             HeadwayError: the server's own words.
         """
-        base = _base_url(url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # A proxy from the environment must not be asked for this machine's own addresses.
-        is_local = is_loopback(httpx2.URL(base).host)
+        is_local = is_loopback(httpx2.URL(url).host)
         client = httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT, trust_env=not is_local, transport=transport)
-        answerer = cls(client, base, model or "")
+        answerer = cls(client, url, model or "")
         try:
             if not model:
                 answerer._model = await answerer._first_model()
@@ -111,7 +110,8 @@ class RemoteAnswerer:
             ) from None
 
 
-def _base_url(url: str) -> str:
+def base_url(url: str) -> str:
+    """What was typed as an address, without /v1: http:// may be left out. Raises InvalidConfig if it is none."""
     text = url if "://" in url else f"http://{url}"
     try:
         parsed = httpx2.URL(text)

@@ -14,6 +14,7 @@ from headway.cli.options import ALL_GROUPS, EPILOG, make_command, model_argument
 from headway.cli.resolve import misspelt_variables, resolve_settings
 from headway.cli.settings import Configs
 from headway.cli.terminal import fetch_bar, note, say
+from headway.config import ServerConfig
 
 if TYPE_CHECKING:
     from headway.service.protocol import Service
@@ -46,8 +47,6 @@ def serve(configs: Configs) -> int:
     from headway.checkpoint.checkpoint import open_checkpoint
     from headway.checkpoint.sources import resolve_source
     from headway.observe.logs import set_up_logs
-    from headway.server.app import make_app
-    from headway.server.run import Announcements, HttpServer
     from headway.service.local import LocalService
 
     with fetch_bar() as bar:
@@ -56,9 +55,17 @@ def serve(configs: Configs) -> int:
     has_chat = bool(configs.model.text.chat_template or open_checkpoint(path).text.chat_template)
     set_up_logs(configs.log_format, configs.log_level)
     service = LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
-    told = Told(service, has_key=bool(configs.server.api_keys), has_chat=has_chat)
+    return serve_service(service, configs.server, has_chat=has_chat)
+
+
+def serve_service(service: "Service", config: ServerConfig, *, has_chat: bool = True) -> int:
+    """serve(), from a service on: listens, says what happens, ends by a signal. Returns the exit code."""
+    from headway.server.app import make_app
+    from headway.server.run import Announcements, HttpServer
+
+    told = Told(service, has_key=bool(config.api_keys), has_chat=has_chat)
     server = HttpServer(
-        make_app(service, configs.server),
+        make_app(service, config),
         Announcements(on_listening=told.listening, on_ready=told.ready, on_failed=told.failed),
     )
     told.stop = server.stop

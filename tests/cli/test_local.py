@@ -1,0 +1,44 @@
+import pytest
+
+import headway_wire as wire
+from headway.cli.answers import Ask
+from headway.cli.local import LocalAnswerer
+from headway.errors import InternalError, InvalidRequest
+from headway.testing.script import Reply, Script, say
+from headway.testing.scripted_service import ScriptedService
+
+
+async def whole(answerer: LocalAnswerer, ask: Ask) -> str:
+    return "".join([piece async for piece in answerer.answer(ask)])
+
+
+async def test_a_model_of_our_own_answers_messages_and_prompts_until_it_is_closed() -> None:
+    service = ScriptedService(Script(reply=say("Hé!"), replies={"Once": say(" upon a time")}))
+    answerer = await LocalAnswerer.start(service)
+    assert answerer.title == "scripted"
+    assert await whole(answerer, Ask(messages=({"role": "user", "content": "hi"},))) == "Hé!"
+    assert await whole(answerer, Ask(prompt="Once", options={"stop": [" a"], "max_tokens": 50})) == " upon"
+    with pytest.raises(InvalidRequest, match="top_p"):
+        await whole(answerer, Ask(prompt="x", options={"top_p": 7.0}))
+    await service.until_idle()
+    await answerer.aclose()
+    assert not service.is_ready()[0]
+
+
+async def test_closing_an_answer_aborts_it() -> None:
+    service = ScriptedService(Script(reply=Reply(tokens=[b"a"], is_endless=True, gates={1: "never"})))
+    answerer = await LocalAnswerer.start(service)
+    answer = answerer.answer(Ask(prompt="x"))
+    assert await anext(answer) == "a"
+    await answer.aclose()
+    await service.until_idle()
+    assert len(service.predictor().aborts) == 1
+    await answerer.aclose()
+
+
+async def test_a_model_that_can_not_be_loaded_is_told_with_its_reason_and_leaves_nothing_behind() -> None:
+    error = wire.Error(kind="OutOfMemory", message="4 GiB are needed, 1 GiB is there")
+    service = ScriptedService(Script(load_error=error))
+    with pytest.raises(InternalError, match="scripted could not be loaded: 4 GiB are needed"):
+        await LocalAnswerer.start(service)
+    assert service.stats()["pool"]["pool"]["leases"] == 0

@@ -67,15 +67,15 @@ def test_answers_do_not_depend_on_batch_chunks_cache_or_preemption(make_rig, is_
         enable_chunked_prefill=is_chunked,
     )
     rng = random.Random(num_blocks)
-    prompts = [[rng.randint(1, 2) for _ in range(rng.randint(1, 25))] for _ in range(12)]
+    prompts = [[rng.randint(1, 2) for _ in range(rng.randint(1, 20))] for _ in range(12)]
     for number, prompt in enumerate(prompts):
-        assert isinstance(rig.submit(str(number), prompt, n=1 + number % 3, max_tokens=10), wire.Accepted)
+        assert isinstance(rig.submit(str(number), prompt, n=1 + number % 3, max_tokens=16), wire.Accepted)
         for _ in range(number % 3):
             rig.step()
     rig.run()
     for number, prompt in enumerate(prompts):
         for choice in range(1 + number % 3):
-            assert rig.output(str(number), choice) == rig.expect(prompt, 10)
+            assert rig.output(str(number), choice) == rig.expect(prompt, 16)
     if num_blocks == 9:
         assert rig.engine.stats().values["preemptions_total"] > 0
     rig.check_idle()
@@ -269,11 +269,11 @@ def test_a_held_request_gets_nothing_until_it_goes_on(make_rig):
 
 
 def test_a_sequence_that_is_preempted_too_often_ends_with_its_own_error(make_rig):
-    rig = make_rig(num_blocks=4, max_model_len=16, max_preemptions=0, enable_prefix_caching=False)
-    rig.submit("A", [1] * 7, max_tokens=9, ignore_eos=True)
-    rig.submit("B", [2] * 4, max_tokens=4, ignore_eos=True)
+    rig = make_rig(num_blocks=5, max_model_len=20, max_preemptions=0, enable_prefix_caching=False)
+    rig.submit("A", [1] * 7, max_tokens=13, ignore_eos=True)
+    rig.submit("B", [2] * 4, max_tokens=8, ignore_eos=True)
     rig.run()
-    assert rig.output("A") == rig.expect([1] * 7, 9, ends=())
+    assert rig.output("A") == rig.expect([1] * 7, 13, ends=())
     assert rig.output("B")[1] == "error"
     assert rig.events("B")[-1].error.kind == "PreemptionLimit"
     assert sum(step.num_preemptions for step in rig.steps) == 1

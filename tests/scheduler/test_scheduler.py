@@ -81,18 +81,29 @@ def test_the_latest_arrival_loses_its_blocks_and_comes_back_in_its_old_place(mak
 
 
 def test_preemption_takes_from_the_latest_and_never_from_the_oldest(make_line):
-    # 4 blocks of 4: A needs 4 in the end, so B must give its own.
-    line = make_line(num_blocks=4, enable_prefix_caching=False)
-    a, b = line.add("A", 7, 9), line.add("B", 4, 4)
+    # 5 blocks of 4: A needs them all in the end, so B must give its own.
+    line = make_line(num_blocks=5, enable_prefix_caching=False)
+    a, b = line.add("A", 7, 13), line.add("B", 4, 8)
     timeline = line.run()
     assert a.num_preemptions == 0
     assert b.num_preemptions == 1
     assert line.scheduler.num_preemptions == 1
-    assert [len(s.token_ids) for s in (a, b)] == [16, 8]
+    assert [len(s.token_ids) for s in (a, b)] == [20, 12]
     assert timeline[0] == {"A": 7, "B": 4}
     assert timeline[-1].keys() == {"B"}
     recomputed = next(step["B"] for step in timeline[1:] if step.get("B", 0) > 1)
     assert recomputed > 4  # its prompt and its output until then, at once
+
+
+def test_none_starts_in_the_blocks_that_a_stream_will_want_next(make_line):
+    # 5 blocks of 4: A has 2 and will want a third; B needs 3, and there are 3.
+    line = make_line(num_blocks=5)
+    a, b = line.add("A", 7, 3), line.add("B", 9, 2)
+    assert line.step() == {"A": 7}
+    assert line.step() == {"A": 1}
+    assert line.step() == {"A": 1}
+    assert line.step() == {"B": 9}
+    assert (a.num_preemptions, b.num_preemptions) == (0, 0)
 
 
 def test_a_preempted_sequence_finds_its_blocks_in_the_tree_as_far_as_they_are_left(make_line):
@@ -108,9 +119,9 @@ def test_a_preempted_sequence_finds_its_blocks_in_the_tree_as_far_as_they_are_le
 
 
 def test_a_sequence_that_is_preempted_too_often_is_handed_back(make_line):
-    line = make_line(num_blocks=4, enable_prefix_caching=False, max_preemptions=0)
-    line.add("A", 7, 9)
-    b = line.add("B", 4, 4)
+    line = make_line(num_blocks=5, enable_prefix_caching=False, max_preemptions=0)
+    line.add("A", 7, 13)
+    b = line.add("B", 4, 8)
     over = []
     while line.scheduler.has_work():
         plan = line.scheduler.schedule()

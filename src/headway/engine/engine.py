@@ -56,15 +56,9 @@ class Engine:
             max_model_len=max_model_len,
             num_pool_tokens=kv_cache.num_blocks * kv_cache.block_size,
         )
-        limits = SchedulerLimits(
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            enable_chunked_prefill=config.enable_chunked_prefill,
-            max_preemptions=config.max_preemptions,
-        )
         self._runner = Runner(executor, sampler, block_size=kv_cache.block_size)
         self._kv_cache = kv_cache
-        self._scheduler = Scheduler(limits, kv_cache)
+        self._scheduler = Scheduler(make_scheduler_limits(config), kv_cache)
         self._end_token_ids = end_token_ids
         self._random: random.Random = random.SystemRandom() if config.seed is None else random.Random(config.seed)
         # Open requests: the sequences of each that have no terminal event yet.
@@ -265,6 +259,16 @@ class Engine:
             sequence.num_cached_tokens,
             None if error is None else error.to_wire(),
         )
+
+
+def make_scheduler_limits(config: EngineConfig) -> SchedulerLimits:
+    """The scheduler's part of a config. Raises InvalidConfig."""
+    return SchedulerLimits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        max_preemptions=config.max_preemptions,
+    )
 
 
 def _make_preemption_limit(sequence: Sequence) -> PreemptionLimit:

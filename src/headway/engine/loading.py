@@ -20,7 +20,7 @@ from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.checkpoint.match import match_tensors
 from headway.checkpoint.weights import ZeroFilledWeights
 from headway.config import EngineConfig
-from headway.engine.engine import Engine
+from headway.engine.engine import Engine, make_scheduler_limits
 from headway.engine.sampler import Sampler
 from headway.errors import InvalidConfig, InvariantBroken
 from headway.executor.base import Executor, Float32, StepArrays, Weights
@@ -107,7 +107,8 @@ class _ReportedWeights:
 
 
 def _check_config(config: EngineConfig) -> None:
-    """What no room below checks. Raises InvalidConfig."""
+    """What can be known before anything is read. Raises InvalidConfig."""
+    make_scheduler_limits(config)
     if not 1 <= config.block_size <= MAX_BLOCK_SIZE:
         raise InvalidConfig(
             f"block_size is {config.block_size}; it must be at least 1 and at most {MAX_BLOCK_SIZE}", param="block_size"

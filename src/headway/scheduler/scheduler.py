@@ -8,8 +8,9 @@ return of a preempted sequence are all that same case. A step is filled in this 
 2. Catching up: running sequences that are further behind, first come first, with what is left of the tokens of a step.
    Without chunked prefill a sequence catches up whole or not at all; the first to do so in a step may go over the
    limit (a prompt longer than the limit must run too), and no other then joins it.
-3. Starting: waiting sequences in order, while there are rows, tokens and blocks for all they will need to catch up.
-   None overtakes one that finds no blocks. None starts in a step in which somebody was preempted or found no block.
+3. Starting: waiting sequences in order, while there are rows, tokens and blocks for all they will need to catch up,
+   beside what the running ones will want soon. None overtakes one that finds no blocks. None starts in a step in which
+   somebody was preempted or found no block.
 
 Where blocks are short, policy.choose_victim says who loses them; the victim waits again in its old place and computes
 its tokens anew (from the prefix tree, as far as they are still there).
@@ -171,11 +172,7 @@ class Scheduler:
         """Case 3."""
         if not self._free_rows and not any(sequence.is_held for sequence in self.running):
             return
-        num_reserved = sum(
-            self._kv_cache.num_missing_blocks(sequence)
-            for sequence in self.running
-            if not sequence.is_held and sequence.num_missing_tokens > 1
-        )
+        num_reserved = sum(self._num_promised_blocks(sequence) for sequence in self.running if not sequence.is_held)
         for sequence in tuple(self.waiting.items):
             if budget.num_left == 0:
                 break
@@ -189,7 +186,14 @@ class Scheduler:
                 break
             self._start(sequence, num_tokens, plan)
             budget.spend(num_tokens)
-            num_reserved += self._kv_cache.num_missing_blocks(sequence)
+            num_reserved += self._num_promised_blocks(sequence)
+
+    def _num_promised_blocks(self, sequence: Sequence) -> int:
+        """Blocks that a running sequence will want soon: to catch up, or its next one if it can still grow.
+
+        Without the latter a sequence would start in the last blocks and lose them to the next stream that needs one.
+        """
+        return max(self._kv_cache.num_missing_blocks(sequence), int(sequence.max_total_tokens > sequence.num_slots))
 
     def _try_start(self, sequence: Sequence, num_reserved: int, plan: StepPlan) -> bool:
         """Finds a row and blocks for a waiting sequence; those that are held give theirs."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,6 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from headway.config import ServerConfig
 from headway.core.output import Logprob, TextDelta, TokenLogprob, Usage
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt
 from headway.errors import InvalidRequest, ModelNotFound
@@ -218,8 +218,9 @@ async def listening(app: FastAPI) -> AsyncIterator[HttpServer]:
         assert await asyncio.wait_for(serving, 30) == 0
 
 
-Listening = Callable[[FastAPI], AbstractAsyncContextManager[HttpServer]]
-
-
-def free_port_config(**fields: Any) -> ServerConfig:
-    return ServerConfig(port=0, **fields)
+async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Lets the loop run until it holds: for what a thread or a socket does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to hold"
+        await asyncio.sleep(0.001)

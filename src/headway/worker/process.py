@@ -3,9 +3,9 @@
 A socket pair is all that joins the two: no port, no pickle, no shared memory. The child's output is logged line by line
 with the model's name before it. How the end is told, once, to the receiver:
 
-    end of file on the socket, then the exit code         the usual death
+    end of file on socket and output, and the exit code   the usual death
     end of file, and no exit code within EXIT_WAIT_S      it closed its socket and lives: killed
-    exit code, and no end of file within EXIT_WAIT_S      a process of its own holds the socket: does not matter
+    exit code, and no end of file within EXIT_WAIT_S      a process of its own holds them: does not matter
     what is no message                                    killed; the messages before it were delivered
 """
 
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -44,7 +45,7 @@ class WorkerProcess(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._frames = wire.FrameReader()
         self._transport: asyncio.WriteTransport | None = None
-        self._output = OutputLog(name)
+        self._output = OutputLog(name, self._end_if_gone)
         self._kill_reason: str | None = None
         self._exit_code: int | None = None
         self._is_at_eof = False
@@ -103,8 +104,7 @@ class WorkerProcess(asyncio.Protocol):
         self._is_at_eof = True
         if self._exit_code is None:
             self._loop.call_later(EXIT_WAIT_S, self._on_late_exit)
-        else:
-            self._end()
+        self._end_if_gone()
 
     # within
 
@@ -116,20 +116,23 @@ class WorkerProcess(asyncio.Protocol):
 
     def _on_exit(self, code: int) -> None:
         self._exit_code = code
-        if self._is_at_eof:
-            self._end()
-        else:
-            self._loop.call_later(EXIT_WAIT_S, self._end)
+        self._loop.call_later(EXIT_WAIT_S, self._end)
+        self._end_if_gone()
 
     def _on_late_exit(self) -> None:
         if self._exit_code is None:
             self.kill("closed its connection and was killed")
+
+    def _end_if_gone(self) -> None:
+        if self._exit_code is not None and self._is_at_eof and self._output.is_at_eof:
+            self._end()
 
     def _end(self) -> None:
         if self.gone.is_set():
             return
         if self._transport is not None:
             self._transport.abort()
+        self._output.close()
         self.gone.set()
         how = self._kill_reason or describe_exit(self._exit_code)
         self._receiver.on_end(WorkerEnd(how, self._output.last_words))
@@ -143,8 +146,11 @@ class WorkerProcess(asyncio.Protocol):
 class OutputLog(asyncio.Protocol):
     """A child's output as log lines with its name; keeps the last ones."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_eof: Callable[[], None]) -> None:
+        self.is_at_eof = False
+        self._on_eof = on_eof
         self._name = name
+        self._transport: asyncio.BaseTransport | None = None
         self._lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
         self._rest = b""
 
@@ -153,6 +159,18 @@ class OutputLog(asyncio.Protocol):
         """The last lines that it wrote, the unfinished one too."""
         rest = [self._rest.decode(errors="replace")] if self._rest else []
         return "\n".join([*self._lines, *rest])
+
+    def close(self) -> None:
+        """Reads no more: a process that outlived the child may hold the other end for ever."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_at_eof = True
+        self._on_eof()
 
     def data_received(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -186,6 +204,7 @@ async def start_process(name: str, receiver: Receiver, *, python: str | None = N
         await loop.create_connection(lambda: worker, sock=ours)
     except BaseException:
         ours.close()
+        worker.output.close()
         process.kill()
         raise
     return worker

@@ -1,0 +1,140 @@
+"""The worker's loop, run to its end in the test's own thread over a scripted predictor."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import headway_wire as wire
+from headway.errors import CorruptCheckpoint
+from headway.testing.script import Reply, Script, say
+from headway.testing.scripted_service import PREDICTOR
+from headway.worker.loop import Inbox, WorkerLoop
+
+HI = list(b"hi")
+
+
+def load(predictor: str = PREDICTOR, **script: Any) -> wire.Load:
+    plain = msgspec.to_builtins(Script(**script), builtin_types=(bytes,))
+    return wire.Load(predictor=predictor, source="x", options={"script": plain})
+
+
+def run(*messages: wire.Down, times: list[float] | None = None) -> tuple[int, list[wire.Up]]:
+    """The exit code and all that was said. The messages lie in the inbox before the loop starts."""
+    inbox, said = Inbox(), list[wire.Up]()
+    for message in messages:
+        inbox.put(message)
+
+    def send(message: wire.Up) -> None:
+        said.append(message)
+        if isinstance(message, wire.Stats) and message.values["num_running"] == 0 and len(said) > 5:
+            inbox.put(wire.Shutdown())
+
+    clock = iter(times or [])
+    return WorkerLoop(inbox, send, now=lambda: next(clock, 0.0)).run(), said
+
+
+def kinds(said: list[wire.Up]) -> list[str]:
+    return [type(message).__name__ for message in said]
+
+
+def test_a_life_from_load_to_shutdown() -> None:
+    code, said = run(load(reply=say("yo")), wire.Submit(request_id="r", prompt_token_ids=HI))
+    assert code == 0
+    assert kinds(said) == [
+        "Loading",
+        "Loading",
+        "Loading",
+        "Ready",
+        "Stats",
+        "Accepted",
+        "Step",
+        "Step",
+        "Step",
+        "Stats",
+    ]
+    events = [event for step in said if isinstance(step, wire.Step) for event in step.events]
+    assert [(event.token_ids, event.finish_reason) for event in events] == [
+        ([ord("y")], None),
+        ([ord("o")], None),
+        ([256], "stop"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "kind", "words"),
+    [
+        (load(load_error=CorruptCheckpoint("cut at 7").to_wire()), "CorruptCheckpoint", "cut at 7"),
+        (load(load_raises="boom"), "InternalError", "RuntimeError: boom"),
+        (load("no.such.module:Thing"), "InvalidConfig", "no.such.module:Thing"),
+        (load("headway.testing.script:NoSuchClass"), "InvalidConfig", "NoSuchClass"),
+        (load("headway.testing.script"), "InvalidConfig", "module:Class"),
+        (load(""), "InvalidConfig", "module:Class"),
+        (wire.Submit(request_id="r", prompt_token_ids=HI), "InvariantBroken", "Submit, it must be Load"),
+        (wire.Shutdown(), "InvariantBroken", "before there was anything to load"),
+    ],
+)
+def test_a_load_that_fails_is_told_and_ends_with_code_1(first: wire.Down, kind: str, words: str) -> None:
+    code, said = run(first)
+    assert code == 1
+    assert isinstance(said[-1], wire.Failed)
+    assert said[-1].error.kind == kind
+    assert words in said[-1].error.message
+    assert "Ready" not in kinds(said)
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([load(reply=Reply(raise_at=0)), wire.Submit(request_id="r", prompt_token_ids=HI)], "scripted to raise at 0"),
+        ([load(), load()], "a second Load"),
+    ],
+)
+def test_what_escapes_the_predictor_ends_the_worker(messages: list[wire.Down], words: str) -> None:
+    code, said = run(*messages)
+    assert code == 1
+    assert isinstance(said[-1], wire.Failed)
+    assert words in said[-1].error.message
+
+
+def test_a_shutdown_ends_what_is_open_with_abort_events() -> None:
+    endless = say("x", is_endless=True)
+    submits = [
+        wire.Submit(request_id="r", prompt_token_ids=HI, sampling=wire.Sampling(n=2)),
+        wire.Submit(request_id="s", prompt_token_ids=HI),
+    ]
+    code, said = run(load(reply=endless), *submits, wire.Shutdown())
+    assert code == 0
+    ends = [
+        (event.request_id, event.choice, event.finish_reason)
+        for step in said
+        if isinstance(step, wire.Step)
+        for event in step.events
+        if event.finish_reason
+    ]
+    assert sorted(ends) == [("r", 0, "abort"), ("r", 1, "abort"), ("s", 0, "abort")]
+
+
+def test_a_request_that_cannot_end_does_not_keep_a_shutdown() -> None:
+    gated = say("x", gates={0: "never"})
+    code, said = run(load(reply=gated), wire.Submit(request_id="r", prompt_token_ids=HI), wire.Shutdown())
+    assert code == 0
+    assert kinds(said)[-1] == "Step"
+
+
+def test_stats_come_at_most_once_a_second_while_there_is_work() -> None:
+    # now() is asked at the start, and once after each step; with Stats once more.
+    times = [0.0, 0.0, *[tenth / 10 for tenth in range(1, 40)]]
+    _, said = run(load(reply=say("x" * 30)), wire.Submit(request_id="r", prompt_token_ids=HI), times=times)
+    num_steps = kinds(said).count("Step")
+    num_stats = kinds(said).count("Stats")
+    assert num_steps == 31
+    assert 2 < num_stats <= 2 + 4
+
+
+def test_an_infer_is_answered_even_by_a_model_that_takes_no_tensors() -> None:
+    _, said = run(load(), wire.Infer(request_id="i", tensors=[]), wire.Shutdown())
+    outputs = [message for message in said if isinstance(message, wire.Outputs)]
+    assert [(message.request_id, message.error.kind) for message in outputs if message.error] == [
+        ("i", "InvalidRequest")
+    ]

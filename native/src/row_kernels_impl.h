@@ -92,7 +92,9 @@ HEADWAY_INLINE double sum_lanes(const Group& group) {
     store(values, group);
     double sums[lanes];
     for (int i = 0; i < lanes; ++i) sums[i] = values[i];
+#pragma GCC unroll 4
     for (int half = lanes / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
         for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
     }
     return sums[0];
@@ -170,13 +172,12 @@ HEADWAY_INLINE Floats exp_of_negative(Floats x) {
     const Floats shifted = z * splat(1.44269504088896341f) + magic;
     const Floats n = shifted - magic;
     const Floats r = (z - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);
-    Floats y = splat(1.9875691500e-4f);
-    y = y * r + splat(1.3981999507e-3f);
-    y = y * r + splat(8.3334519073e-3f);
-    y = y * r + splat(4.1665795894e-2f);
-    y = y * r + splat(1.6666665459e-1f);
-    y = y * r + splat(5.0000001201e-1f);
-    y = (y * r * r + r) + splat(1.0f);
+    // The polynomial in pairs (Estrin's scheme), which shortens the chain of operations that wait for each other.
+    const Floats r2 = r * r;
+    const Floats high = splat(1.9875691500e-4f) * r + splat(1.3981999507e-3f);
+    const Floats middle = splat(8.3334519073e-3f) * r + splat(4.1665795894e-2f);
+    const Floats low = splat(1.6666665459e-1f) * r + splat(5.0000001201e-1f);
+    const Floats y = (((high * r2 + middle) * r2 + low) * r2 + r) + splat(1.0f);
     const Ints power = (reinterpret_cast<Ints>(shifted) + 127) << 23;
     return reinterpret_cast<Floats>(~is_far & reinterpret_cast<Ints>(y * reinterpret_cast<Floats>(power)));
 }

@@ -115,22 +115,17 @@ int32_t draw_from_all(int32_t n, double total, double noise, const Scratch& scra
 }
 
 // Draws among num_candidates weights in scratch.values, whose ids are ascending in scratch.ids; `mass` is what top_p is
-// a share of.
+// a share of: their sum, or more where unneeded ones were left out.
 int32_t draw_from_candidates(const RowSettings& settings, int32_t num_candidates, double mass, double noise,
-                             const Scratch& scratch) {
+                             Scratch& scratch) {
     const float* weights = scratch.values.data();
-    Threshold threshold{0.0f, num_candidates};
-    if (settings.top_p < 1.0) threshold = find_mass_threshold(weights, num_candidates, settings.top_p * mass);
-    double total = 0.0;
+    Threshold threshold{0.0f, num_candidates, mass};
+    if (settings.top_p < 1.0) threshold = find_mass_threshold(num_candidates, settings.top_p * mass, scratch);
     int32_t num_ties = threshold.num_ties;
     const auto stays = [&](int32_t i) {
         return weights[i] > threshold.weight || (weights[i] == threshold.weight && num_ties-- > 0);
     };
-    for (int32_t i = 0; i < num_candidates; ++i) {
-        if (stays(i)) total += weights[i];
-    }
-    num_ties = threshold.num_ties;
-    return scratch.ids[walk(weights, num_candidates, noise * total, stays)];
+    return scratch.ids[walk(weights, num_candidates, noise * threshold.mass, stays)];
 }
 
 // Drops candidates under min_p of the likeliest (whose weight is 1); returns how many are left.

@@ -40,22 +40,55 @@ int32_t collect_candidates(const RowKernels& kernels, const float* x, int32_t n,
     return found;
 }
 
+constexpr int num_levels = 3;  // of the 30 bits that tell floats in 0..1 apart
+
+int32_t bucket_of(float weight, int shift) {
+    return static_cast<int32_t>(std::bit_cast<uint32_t>(weight) >> shift) & (num_buckets - 1);
+}
+
 struct Histogram {
     double mass[num_buckets];
     int32_t count[num_buckets];
+
+    Histogram(const float* weights, int32_t n, int shift) : mass(), count() {
+        for (int32_t i = 0; i < n; ++i) {
+            const int32_t bucket = bucket_of(weights[i], shift);
+            mass[bucket] += weights[i];
+            count[bucket] += 1;
+        }
+    }
 };
 
-// Those weights whose bits above the level are `prefix`, by their next ten bits.
-void fill_histogram(const float* weights, int32_t n, uint32_t prefix, int shift, Histogram& histogram) {
-    std::fill_n(histogram.mass, num_buckets, 0.0);
-    std::fill_n(histogram.count, num_buckets, 0);
-    for (int32_t i = 0; i < n; ++i) {
-        const uint32_t key = std::bit_cast<uint32_t>(weights[i]);
-        if (key >> (shift + level_bits) != prefix) continue;
-        const uint32_t bucket = (key >> shift) & (num_buckets - 1);
-        histogram.mass[bucket] += weights[i];
-        histogram.count[bucket] += 1;
+struct Crossing {
+    int32_t bucket;      // -1: the sum of all does not reach the target
+    double mass_above;   // of the buckets over it
+};
+
+// The highest bucket in which the sum from above reaches the target.
+Crossing find_crossing(const Histogram& histogram, double mass_above, double target) {
+    for (int32_t bucket = num_buckets - 1; bucket >= 0; --bucket) {
+        if (histogram.count[bucket] == 0) continue;
+        const double mass = mass_above + histogram.mass[bucket];
+        if (mass >= target) return {bucket, mass_above};
+        mass_above = mass;
     }
+    return {-1, mass_above};
+}
+
+// The weights of one bucket, in their order. `to` may be `weights`.
+int32_t copy_bucket(const float* weights, int32_t n, int shift, int32_t bucket, float* to) {
+    int32_t copied = 0;
+    for (int32_t i = 0; i < n; ++i) {
+        to[copied] = weights[i];
+        copied += bucket_of(weights[i], shift) == bucket ? 1 : 0;
+    }
+    return copied;
+}
+
+// The sum does not reach the target, be it that sums in another order rounded below it: down to the smallest, all stay.
+Threshold everything(const float* weights, int32_t n, double mass) {
+    const float smallest = *std::min_element(weights, weights + n);
+    return {smallest, static_cast<int32_t>(std::count(weights, weights + n, smallest)), mass};
 }
 
 }  // namespace
@@ -66,6 +99,7 @@ Scratch::Scratch(int32_t num_values)
       sums((num_values + sum_block - 1) / sum_block),
       ids(num_values),
       values(num_values),
+      bucket(num_values),
       maxima((num_values + 15) / 16),
       ordered((num_values + 15) / 16),
       counts(num_values) {}
@@ -80,35 +114,22 @@ int32_t select_largest(const RowKernels& kernels, const float* x, int32_t n, int
     return k;
 }
 
-Threshold find_mass_threshold(const float* weights, int32_t n, double target) {
-    Histogram histogram;
+Threshold find_mass_threshold(int32_t n, double target, Scratch& scratch) {
+    const float* weights = scratch.values.data();
     double mass_above = 0.0;
-    uint32_t prefix = 0;
-    int32_t num_ties = 0;
-    for (int shift = 2 * level_bits; shift >= 0; shift -= level_bits) {
-        fill_histogram(weights, n, prefix, shift, histogram);
-        int32_t lowest = -1;  // the lowest bucket in use, taken where rounding keeps the sum under the target
-        int32_t critical = num_buckets - 1;
-        double mass_above_lowest = mass_above;
-        for (; critical >= 0; --critical) {
-            if (histogram.count[critical] == 0) continue;
-            if (mass_above + histogram.mass[critical] >= target) break;
-            lowest = critical;
-            mass_above_lowest = mass_above;
-            mass_above += histogram.mass[critical];
-        }
-        if (critical < 0) {
-            if (shift == 2 * level_bits) return {0.0f, n};
-            critical = lowest;
-            mass_above = mass_above_lowest;
-        }
-        prefix = prefix << level_bits | static_cast<uint32_t>(critical);
-        num_ties = histogram.count[critical];
+    for (int level = num_levels - 1; level >= 0; --level) {
+        const int shift = level * level_bits;
+        const Crossing crossing = find_crossing(Histogram(weights, n, shift), mass_above, target);
+        if (crossing.bucket < 0) return everything(weights, n, crossing.mass_above);
+        mass_above = crossing.mass_above;
+        n = copy_bucket(weights, n, shift, crossing.bucket, scratch.bucket.data());
+        weights = scratch.bucket.data();
     }
-    const float weight = std::bit_cast<float>(prefix);
+    // All that is left is equal.
+    const double weight = weights[0];
     const double wanted = std::ceil((target - mass_above) / weight);
-    if (wanted < num_ties) num_ties = wanted > 1.0 ? static_cast<int32_t>(wanted) : 1;
-    return {weight, num_ties};
+    const int32_t num_ties = wanted < n ? (wanted > 1.0 ? static_cast<int32_t>(wanted) : 1) : n;
+    return {weights[0], num_ties, mass_above + num_ties * weight};
 }
 
 }  // namespace headway

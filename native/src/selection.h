@@ -18,6 +18,7 @@ struct Scratch {
     std::vector<double> sums;      // [ceil(num_values / sum_block)], of the weights
     std::vector<int32_t> ids;      // [num_values], candidates
     std::vector<float> values;     // [num_values], logits of the candidates, then their weights
+    std::vector<float> bucket;     // [num_values], weights between two thresholds
     std::vector<float> maxima;     // [ceil(num_values / 16)], of blocks of a row
     std::vector<float> ordered;    // [ceil(num_values / 16)], the same, partly sorted
     std::vector<uint32_t> counts;  // [num_values], how often a token occurred; all 0 between uses
@@ -27,17 +28,20 @@ struct Scratch {
 // k >= 1. x has no NaN.
 int32_t select_largest(const RowKernels& kernels, const float* x, int32_t n, int32_t k, Scratch& scratch);
 
-// Weights above `weight` stay, and the first `num_ties` of those that equal it.
+// Weights above `weight` stay, and the first `num_ties` of those that equal it; `mass` is the sum of what stays.
 struct Threshold {
     float weight;
     int32_t num_ties;
+    double mass;
 };
 
-// The threshold of the smallest set of weights[0, n) whose sum reaches target: the largest first, ties by the lower
-// index, one at least. All stay where the sum of all does not reach it. n >= 1, 0 <= weight <= 1, one of them over 0.
+// The threshold of the smallest set of scratch.values[0, n) whose sum reaches target: the largest first, ties by the
+// lower index, one at least. All stay where the sum of all does not reach it. n >= 1; the values are weights in 0..1,
+// one of them over 0.
 //
 // A radix search over the bits of the weights (of positive floats the order of the bits is the order of the values):
-// ten bits a level, so that one histogram a level finds the bucket where the sum passes the target.
-Threshold find_mass_threshold(const float* weights, int32_t n, double target);
+// ten bits a level, one histogram a level finds the bucket where the sum passes the target, and the next level looks
+// into that bucket alone.
+Threshold find_mass_threshold(int32_t n, double target, Scratch& scratch);
 
 }  // namespace headway

@@ -1,7 +1,7 @@
 """LocalService: models in processes of this machine, behind service/protocol.Service."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
@@ -163,6 +163,7 @@ class LocalService:
 
 def default_name(source: str) -> str:
     """A model's name where none is given: a hub id and "demo" as they are, a path's last part without .gguf."""
-    path = PurePath(source)
-    is_hub_id = len(path.parts) <= 2 and not path.is_absolute() and path.suffix != ".gguf" and path.parts[:1] != ("..",)
-    return source if is_hub_id else path.name.removesuffix(".gguf")
+    path = Path(source)
+    looks_like_path = path.is_absolute() or source.startswith(".") or path.suffix == ".gguf" or len(path.parts) > 2
+    is_path = looks_like_path or (source != "demo" and path.exists())
+    return path.name.removesuffix(".gguf") if is_path else source

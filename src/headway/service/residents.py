@@ -251,11 +251,11 @@ class Residents:
         return await self._loader.open(model.config, await self._loader.resolve(model.config))
 
     def _enter_phase(self, model: ServedModel, phase: str, fraction: float | None) -> None:
-        model.fraction = fraction
         if phase not in model.phases:
             self._end_phase(model)
             model.phases[phase] = 0.0
             model.phase_started_at = self._clock.now()
+        model.fraction = fraction
 
     def _end_phase(self, model: ServedModel) -> None:
         if model.phases:

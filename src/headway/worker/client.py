@@ -55,6 +55,7 @@ class WorkerClient:
         self._open: dict[str, _OpenRequest] = {}
         self._failure: HeadwayError | None = None
         self._is_stalled = False
+        self._is_closing = False
         self._max_model_len: int | None = None
         self._worker_stats: dict[str, float] = {}
         self._last_step = wire.Step()
@@ -113,6 +114,7 @@ class WorkerClient:
 
     async def close(self, grace_s: float = 2.0) -> None:
         """Ends the worker; open streams end with "abort", saying "shutdown". Returns when it is gone."""
+        self._is_closing = True
         self.end_requests("shutdown")
         if self._channel is not None and not self.ended.done():
             await self._channel.close(grace_s)
@@ -283,7 +285,7 @@ class WorkerClient:
             self._channel.kill(f"made no progress for {self._stall_timeout_s:g} s and was killed")
 
     def _make_end_error(self, end: WorkerEnd) -> HeadwayError:
-        if self._open or not self._ready.done():
+        if not self._is_closing:
             logger.error("%s: the worker %s. Its last words: %s", self.name, end.how, end.last_words or "none")
         if self._is_stalled:
             return WorkerStalled(f"the process of model {self.name} {end.how}; it is started again")

@@ -1,6 +1,6 @@
 """Small checkpoints, written by the gguf, safetensors and transformers packages."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+
+from checkpoint.http_stand_in import StandIn, serve
 
 TOKENS = ["<unk>", "<s>", "</s>", "<|im_end|>", "a", "b", "c", "<|end|>"]
 TYPES = [2, 3, 3, 3, 1, 1, 1, 1]
@@ -106,3 +108,10 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
         return GgufModel(**changes).write(tmp_path / "model.gguf")
 
     return write
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    """A local HTTP server that answers from a table."""
+    with serve() as running:
+        yield running

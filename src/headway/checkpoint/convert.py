@@ -107,7 +107,10 @@ def _load(torch: Any, path: Path) -> dict[str, Any]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UnsupportedModel(f"{path} holds more than tensors, and only tensors are read: {_short(error)}") from error
+        reason = _reason(error)
+        if "GLOBAL" not in reason.upper():
+            raise CorruptCheckpoint(f"{path} cannot be read by torch: {reason}") from error
+        raise UnsupportedModel(f"{path} holds more than tensors, and only tensors are read: {reason}") from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise CorruptCheckpoint(f"{path} cannot be read by torch: {_short(error)}") from error
     for key in ("state_dict", "model"):
@@ -154,6 +157,13 @@ def write_safetensors(torch: Any, tensors: Mapping[str, Any], path: Path) -> int
         file.flush()
         os.fsync(file.fileno())
     return end
+
+
+def _reason(error: Exception) -> str:
+    """What the unpickler said, without torch's advice to read the file unsafely."""
+    advice = ("Weights only", "Please file", "Check the documentation")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith(advice)]
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def _short(error: Exception) -> str:

@@ -55,14 +55,20 @@ def fetch_from_hub(source: HubSource, cache_dir: Path, revision: str | None, pro
     """
     with _translated(source.repo):
         repository = _Repository(source.repo, cache_dir, revision, progress)
-        if source.file is not None:
-            return repository.fetch(_choose_gguf(source, repository.names))
-        if WEIGHTS_NAME in repository.names or INDEX_NAME in repository.names:
-            return _fetch_folder(repository)
-        ggufs = [name for name in repository.names if name.endswith(".gguf")]
-        if len(ggufs) == 1:
-            return repository.fetch(ggufs[0])
-        raise UnsupportedModel(f"{source.repo} {_near_miss(source.repo, repository.names, ggufs)}")
+        path = _fetch_model(repository, source)
+        repository.remember()
+        return path
+
+
+def _fetch_model(repository: "_Repository", source: HubSource) -> Path:
+    if source.file is not None:
+        return repository.fetch(_choose_gguf(source, repository.names))
+    if WEIGHTS_NAME in repository.names or INDEX_NAME in repository.names:
+        return _fetch_folder(repository)
+    ggufs = [name for name in repository.names if name.endswith(".gguf")]
+    if len(ggufs) == 1:
+        return repository.fetch(ggufs[0])
+    raise UnsupportedModel(f"{source.repo} {_near_miss(source.repo, repository.names, ggufs)}")
 
 
 def _fetch_folder(repository: "_Repository") -> Path:
@@ -125,18 +131,20 @@ class _Repository:
         self._cache_dir = _hub_cache(cache_dir)
         self._progress = progress
         self._endpoint = os.environ.get("HF_ENDPOINT") or None
-        self._commit = revision or "main"
-        self._is_offline = False
+        self._revision = revision or "main"
+        self._cached: Path | None = None
+        """Where there is no network: the folder that an earlier call filled."""
         try:
             info = HfApi(endpoint=self._endpoint).model_info(repo, revision=revision, files_metadata=True)
         except Exception as error:  # which classes say "no network" is decided in one place
-            if not _is_no_network(error):
+            self._cached = self._find_cached() if _is_no_network(error) else None
+            if self._cached is None:
                 raise
-            self._is_offline = True
-            self.names = self._cached_names(error)
+            self.names = _files_under(self._cached)
+            self._commit = self._cached.name
         else:
-            self._commit = info.sha or self._commit
             self.names = {file.rfilename: file.size for file in info.siblings or [] if _is_plain(file.rfilename)}
+            self._commit = info.sha or self._revision
 
     def fetch(self, name: str) -> Path:
         """The file in the cache."""
@@ -144,6 +152,8 @@ class _Repository:
 
         if name not in self.names:
             raise CorruptCheckpoint(f"{self.repo} has no file {name[:200]!r}, which its own files name")
+        if self._cached is not None:
+            return self._cached / name
         return Path(
             hf_hub_download(
                 self.repo,
@@ -151,34 +161,43 @@ class _Repository:
                 revision=self._commit,
                 cache_dir=self._cache_dir,
                 endpoint=self._endpoint,
-                local_files_only=self._is_offline,
                 tqdm_class=_bar_of(self._progress, f"downloading {name}", self.names[name]),
             )
         )
 
-    def _cached_names(self, error: Exception) -> dict[str, int | None]:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
+    def remember(self) -> None:
+        """Notes which commit the revision was, as huggingface_hub does, so that it is found without a network."""
+        if self._cached is None and self._commit != self._revision and _is_plain(self._revision):
+            ref = self._folder() / "refs" / self._revision
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            part = ref.with_name(f"{ref.name}.{os.getpid()}.part")
+            part.write_text(self._commit, encoding="utf-8")
+            part.replace(ref)
 
-        try:
-            folder = Path(
-                snapshot_download(
-                    self.repo,
-                    revision=self._commit,
-                    cache_dir=self._cache_dir,
-                    local_files_only=True,
-                    allow_patterns=["-"],
-                )
-            )
-        except LocalEntryNotFoundError:
-            raise error from None
-        return {str(path.relative_to(folder)): None for path in folder.rglob("*") if path.is_file()}
+    def _folder(self) -> Path:
+        """Of the repository in the cache: refs/REVISION holds a commit, snapshots/COMMIT its files."""
+        return self._cache_dir / f"models--{self.repo.replace('/', '--')}"
+
+    def _find_cached(self) -> Path | None:
+        if not _is_plain(self._revision):
+            return None
+        ref = self._folder() / "refs" / self._revision
+        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else self._revision
+        snapshot = self._folder() / "snapshots" / commit
+        return snapshot if snapshot.is_dir() else None
 
 
-def _hub_cache(cache_dir: Path) -> Path | None:
-    """The user's own hub cache where one is configured (None: huggingface_hub knows), else a folder of ours."""
-    configured = any(os.environ.get(name) for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"))
-    return None if configured else cache_dir / "hub"
+def _files_under(folder: Path) -> dict[str, int | None]:
+    return {str(path.relative_to(folder)): None for path in folder.rglob("*") if path.is_file()}
+
+
+def _hub_cache(cache_dir: Path) -> Path:
+    """The user's own hub cache where one is configured, else a folder of ours."""
+    if home := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(home).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    return cache_dir / "hub"
 
 
 def _is_plain(name: str) -> bool:
@@ -245,6 +264,8 @@ def _translated(repo: str) -> Iterator[None]:
             "HF_ENDPOINT, or give a folder"
         ) from error
     except (errors.HfHubHTTPError, errors.XetDownloadError, httpx2.HTTPError) as error:
+        if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
+            raise DownloadFailed(f"the hub does not let you read {repo}: set HF_TOKEN") from error
         raise DownloadFailed(f"the hub answered for {repo}: {_first_line(error)}; try again later") from error
     except OSError as error:
         raise DownloadFailed(

@@ -22,6 +22,7 @@ from headway.checkpoint.progress import Progress
 from headway.errors import DownloadFailed
 
 INDEX_VARIABLE = "HEADWAY_INDEX_URL"
+_SYSTEM_FILES = (Path("/etc/pip.conf"),)
 _TIMEOUT_S = 60.0
 _POLL_S = 0.2
 _CHUNK_BYTES = 1 << 20
@@ -128,7 +129,7 @@ def _pip_settings() -> dict[str, str]:
     files = [
         Path(folder) / "pip" / "pip.conf" for folder in (os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
     ]
-    files += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config_home / "pip" / "pip.conf"]
+    files += [*_SYSTEM_FILES, home / ".pip" / "pip.conf", config_home / "pip" / "pip.conf"]
     files += [Path(sys.prefix) / "pip.conf"]
     if os.environ.get("PIP_CONFIG_FILE"):
         files.append(Path(os.environ["PIP_CONFIG_FILE"]))
@@ -162,7 +163,7 @@ def download_from_index(
                 link, digest = _find_link(client, url, package)
                 return _fetch(client, link, digest, folder / package.wheel_name, progress, total_bytes)
             except (httpx2.HTTPError, httpx2.InvalidURL, DownloadFailed) as error:
-                failures.append(f"{_without_password(url)}: {error or type(error).__name__}")
+                failures.append(_without_passwords(f"{url}: {str(error) or type(error).__name__}".splitlines()[0]))
     raise DownloadFailed(
         f"{package.name} {package.version} could not be downloaded: {'; '.join(failures)}"
         f"\ncheck the network, or set {INDEX_VARIABLE} to the address of a simple index"
@@ -222,6 +223,5 @@ def _fetch(
     return target
 
 
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+def _without_passwords(text: str) -> str:
+    return re.sub(r"//[^/@\s]*@", "//", text)

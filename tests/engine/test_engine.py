@@ -206,6 +206,20 @@ def test_a_prompt_as_long_as_context_and_pool_allow_is_answered(make_rig):
     rig.check_idle()
 
 
+def test_the_limit_of_a_request_does_not_depend_on_how_many_may_run(make_rig):
+    rig = make_rig(num_blocks=75, max_model_len=200, max_num_seqs=8)  # a pool of 300 tokens
+    long = [1 + index % 49 for index in range(190)]
+    rig.submit("long", long, max_tokens=10, ignore_eos=True)
+    rig.run()
+    assert rig.output("long") == rig.expect(long, 10, ends=())
+    for number in range(8):
+        rig.submit(str(number), [number + 1] * 30, max_tokens=10, ignore_eos=True)
+    rig.run()
+    for number in range(8):
+        assert rig.output(str(number)) == rig.expect([number + 1] * 30, 10, ends=())
+    rig.check_idle()
+
+
 def test_a_request_id_is_refused_while_it_is_open_and_free_afterwards(make_rig):
     rig = make_rig()
     rig.submit("A", [1, 2], max_tokens=2, ignore_eos=True)

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.conftest import CHAT, COMPLETION, FakeService, token
 
+import headway
 from headway.service.protocol import ModelCard
 
 
@@ -16,6 +17,7 @@ async def test_readiness_follows_the_service(client: httpx2.AsyncClient, service
         service.ready = ready
         response = await client.get(path)
         assert response.status_code == status
+        assert (await client.head(path)).status_code == status
         assert (await client.get("/livez")).status_code == 200
         if status == 503:
             assert response.json()["reason"] == ready[1]
@@ -23,8 +25,6 @@ async def test_readiness_follows_the_service(client: httpx2.AsyncClient, service
 
 
 async def test_the_version_is_the_packages(client: httpx2.AsyncClient) -> None:
-    import headway
-
     assert (await client.get("/version")).json() == {"version": headway.__version__}
 
 

@@ -217,6 +217,8 @@ ACCEPTED_CHAT: list[dict[str, Any]] = [
         ]
     },
     {"stream_options": {"include_usage": True, "include_obfuscation": True}, "stream": True},
+    {"stream_options": {"include_usage": None, "new_option": None}, "stream": True, "new_field_of_a_client": None},
+    {"messages": [USER | {"name": None, "new_field_of_a_client": None}]},
 ]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
@@ -42,6 +42,14 @@ class Body(BaseModel):
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Known fields that change nothing here."""
     refused: ClassVar[Mapping[str, Refusal]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, fields: object) -> object:
+        """null is the same as absent, at every depth, for unknown fields too: clients send all that they know of."""
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 BodyT = TypeVar("BodyT", bound=Body)

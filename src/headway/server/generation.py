@@ -48,7 +48,11 @@ class Generation:
     async def open(cls, state: ServerState, requests: Sequence[GenerateRequest], arrived_s: float) -> "Generation":
         """Returns once every request is accepted. Raises the first refusal: then none of them runs."""
         streams = await _open_streams(state, requests)
-        return cls(state, requests[0].sampling.n, streams, arrived_s)
+        try:
+            return cls(state, requests[0].sampling.n, streams, arrived_s)
+        except BaseException:
+            await _close_streams(streams)
+            raise
 
     @property
     def model(self) -> str:

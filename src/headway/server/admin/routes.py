@@ -15,14 +15,18 @@ router = APIRouter(tags=["Health"])
 
 
 @router.get("/livez")
+@router.head("/livez", include_in_schema=False)
 async def livez(_: Request) -> Response:
     """The process lives: restart it when this does not answer."""
     return json_response({"status": "ok"})
 
 
 @router.get("/health")
+@router.head("/health", include_in_schema=False)
 @router.get("/ready")
+@router.head("/ready", include_in_schema=False)
 @router.get("/readyz")
+@router.head("/readyz", include_in_schema=False)
 async def ready(request: Request) -> Response:
     """Send requests when this is 200."""
     state = state_of(request)
@@ -35,6 +39,7 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/version")
+@router.head("/version", include_in_schema=False)
 async def version(_: Request) -> Response:
     """The server's version."""
     return json_response({"version": headway.__version__})

@@ -207,14 +207,16 @@ def _joined_linear(op: JoinedLinear, compiler: Compiler) -> Run:
 
 def _add_linear(op: AddLinear, compiler: Compiler) -> Run:
     out, base, source = (compiler.register[name] for name in (op.out, op.base, op.input))
-    weight, scale = compiler.weights.load(op.weight).t(), op.scale
+    weight, scale = compiler.weights.load(op.weight), op.scale
     overwrites = compiler.is_last_use(op, op.base)
 
     def run(registers: Registers, step: StepTensors) -> None:
+        # Not addmm: a sum that starts from the residual, often in the hundreds, rounds each term to the residual's ulp.
+        update = functional.linear(registers[source], weight)
         if overwrites:
-            registers[out] = registers[base].addmm_(registers[source], weight, alpha=scale)
+            registers[out] = registers[base].add_(update, alpha=scale)
         else:
-            registers[out] = torch.addmm(registers[base], registers[source], weight, alpha=scale)
+            registers[out] = torch.add(registers[base], update, alpha=scale)
 
     return run
 

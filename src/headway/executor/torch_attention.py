@@ -176,6 +176,8 @@ def attend(
     Returns:
         [num_tokens, num_heads * v_dim].
     """
+    if not step.groups:
+        return q.new_empty(0, op.num_heads * op.v_dim)
     rows = q if step.gather is None else q.index_select(0, step.gather)
     made = []
     for group in step.groups:

@@ -4,13 +4,14 @@ The cache is the folder HEADWAY_TEST_CACHE, by default .cache/ of the repository
 """
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,3 +82,43 @@ def demo_model() -> Path:
     from headway.checkpoint.demo import fetch_demo
 
     return fetch_demo(cache_dir())
+
+
+_CONVERT = """
+import json, sys
+from pathlib import Path
+
+root = sys.argv[1]
+sys.path[:0] = [f"{root}/gguf-py", root]
+import gguf, torch
+from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+
+
+def set_vocab(self):  # the test's models have no tokenizer that llama.cpp knows
+    tokens = [f"<{number}>" for number in range(self.hparams["vocab_size"])]
+    self.gguf_writer.add_tokenizer_model("gpt2")
+    self.gguf_writer.add_tokenizer_pre("smollm")
+    self.gguf_writer.add_token_list(tokens)
+    self.gguf_writer.add_token_types([1] * len(tokens))
+
+
+for source, target, fuse in json.loads(sys.argv[2]):
+    hparams = ModelBase.load_hparams(Path(source), False)
+    model_class = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
+    model_class.set_vocab = set_vocab
+    with torch.inference_mode():
+        f32 = gguf.LlamaFileType.ALL_F32
+        model_class(Path(source), f32, Path(target), eager=True, fuse_qkv=fuse).write()
+"""
+
+
+def convert_by_llama_cpp(models: Sequence[tuple[Path, Path, bool]]) -> None:
+    """Hugging Face folders as GGUF files in float32 by llama.cpp's own converter, without tokenizers.
+
+    `models` are (folder, file to write, whether q, k and v become one tensor).
+    """
+    # In a process of its own: its gguf package is another than the one installed.
+    jobs = json.dumps([(str(source), str(target), fuse) for source, target, fuse in models])
+    command = [sys.executable, "-c", _CONVERT, str(llama_cpp_sources()), jobs]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

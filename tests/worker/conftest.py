@@ -30,6 +30,8 @@ def tokenizer() -> Tokenizer:
 
 
 class FakeChannel:
+    pid = None
+
     def __init__(self) -> None:
         self.sent: list[wire.Down] = []
         self.kills: list[str] = []

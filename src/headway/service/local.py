@@ -107,6 +107,12 @@ class LocalService:
         }
         return {"models": models, "pool": {"pool": pool}}
 
+    def worker_pids(self) -> Mapping[str, int]:
+        """Process ids of the workers that are ready, by model id."""
+        clients = {model.id: model.client for model in self._residents.models.values()}
+        pids = {name: client.pid for name, client in clients.items() if client is not None}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
     async def start(self) -> None:
         """Starts the first model; it is kept resident from now on."""
         self._residents.pool.post(Keep(next(iter(self._residents.models))))

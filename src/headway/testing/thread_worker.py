@@ -26,6 +26,11 @@ class ThreadWorker:
         self._thread = threading.Thread(target=self._run, name=f"worker {name}", daemon=True)
         self._thread.start()
 
+    @property
+    def pid(self) -> None:
+        """It has no process of its own."""
+        return
+
     def send(self, message: wire.Down) -> None:
         """To the worker."""
         if not self.gone.is_set():

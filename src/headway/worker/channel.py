@@ -30,6 +30,11 @@ class Receiver(Protocol):
 class Channel(Protocol):
     """A running worker. Nothing here blocks."""
 
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None if it has none of its own."""
+        ...
+
     def send(self, message: wire.Down) -> None:
         """Puts a message on its way; after the end it is dropped."""
         ...

@@ -120,6 +120,11 @@ class WorkerClient:
             await self._channel.close(grace_s)
 
     @property
+    def pid(self) -> int | None:
+        """Of its process, if it has one of its own."""
+        return None if self._channel is None else self._channel.pid
+
+    @property
     def num_open(self) -> int:
         """Requests for which the worker still owes something."""
         return len(self._open)

@@ -32,6 +32,8 @@ class ChoiceAssembler:
         self._sampling = sampling
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens, continues=True)
         self._stop = StopMatcher(sampling.stop, sampling.include_stop_str_in_output)
+        self._is_plain = not sampling.stop and sampling.logprobs is None
+        """Nothing to look for and nothing to name: the usual case, and the short way."""
         self._hidden_ids = tokenizer.special_token_ids if sampling.skip_special_tokens else frozenset()
 
     def push(self, event: wire.TokenEvent) -> TextDelta | None:
@@ -42,6 +44,9 @@ class ChoiceAssembler:
         if self.is_ended:
             self.num_overshoot += len(event.token_ids)
             return None
+        if self._is_plain and event.finish_reason is None and event.token_ids:
+            self.num_tokens += len(event.token_ids)
+            return TextDelta(self.choice, self._detokenizer.push(event.token_ids), tuple(event.token_ids))
         if not event.token_ids and event.finish_reason is None:
             return None
         num_with_text = len(event.token_ids)

@@ -57,11 +57,14 @@ class RequestStream:
         self._clock = clock
         self._choices = [ChoiceAssembler(request.tokenizer, request.sampling, i) for i in range(request.sampling.n)]
         self._num_cached_tokens: int | None = None
-        self._queue: deque[TextDelta] = deque()
+        self._num_live = len(self._choices)
+        self._queue: deque[tuple[TextDelta, int]] = deque()
+        """Deltas with what each weighs."""
         self._unread_bytes = 0
         self._error: HeadwayError | None = None
         self._is_closed = False
-        self._wakeup = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
         self._slow_timer: Timer | None = None
         self._timeout_timer: Timer | None = None
         if request.sampling.timeout_s is not None:
@@ -77,12 +80,12 @@ class RequestStream:
             if self._error is not None and not self._is_closed:
                 self._is_closed = True
                 raise self._error
-            if self._is_closed or self.is_ended:
+            if self._is_closed or not self._num_live:
                 raise StopAsyncIteration
-            self._wakeup.clear()
-            await self._wakeup.wait()
-        delta = self._queue.popleft()
-        self._unread_bytes -= _weight(delta)
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        delta, weight = self._queue.popleft()
+        self._unread_bytes -= weight
         if self.is_held:
             self._on_read_while_held()
         return delta
@@ -108,7 +111,7 @@ class RequestStream:
             self._abort_rest(reason)
         self._queue.clear()
         self._unread_bytes = 0
-        self._wakeup.set()
+        self._wake_reader()
 
     @property
     def usage(self) -> Usage:
@@ -121,7 +124,7 @@ class RequestStream:
     @property
     def is_ended(self) -> bool:
         """Whether every choice has ended for the reader."""
-        return all(choice.is_ended for choice in self._choices)
+        return not self._num_live
 
     @property
     def num_overshoot(self) -> int:
@@ -150,13 +153,14 @@ class RequestStream:
             return
         self._put(delta)
         if delta.finish_reason is not None:
+            self._num_live -= 1
             if event.finish_reason is None:
                 self._send(wire.Abort(request_id=self._wire_id, choice=event.choice, finish_reason="stop"))
             self._stop_timers_if_ended()
 
     def wake(self) -> None:
         """Lets the reader run, and holds the request if too much lies unread."""
-        self._wakeup.set()
+        self._wake_reader()
         is_over = self._unread_bytes > self._limits.max_unsent_bytes
         if is_over and not self.is_held and not self.is_ended:
             self.is_held = True
@@ -173,7 +177,7 @@ class RequestStream:
             # Whoever waited may be gone: an error that nobody took is no news.
             self.accepted.exception()
         self._abort_rest(abort_reason)
-        self._wakeup.set()
+        self._wake_reader()
 
     def end(self, stop_reason: str) -> None:
         """Ends every choice that still runs with finish_reason "abort" and the text that it has."""
@@ -183,10 +187,11 @@ class RequestStream:
             delta = choice.end("abort", stop_reason)
             if delta is not None:
                 self._put(delta)
+        self._num_live = 0
         self._send(wire.Abort(request_id=self._wire_id, reason=stop_reason))
         self._stop_timers_if_ended()
         self.accept()
-        self._wakeup.set()
+        self._wake_reader()
 
     def lose_worker(self, error: HeadwayError) -> None:
         """The worker is gone: nothing is owed any more, and an open stream ends with `error`."""
@@ -197,8 +202,13 @@ class RequestStream:
     # within
 
     def _put(self, delta: TextDelta) -> None:
-        self._queue.append(delta)
-        self._unread_bytes += _weight(delta)
+        weight = _weight(delta)
+        self._queue.append((delta, weight))
+        self._unread_bytes += weight
+
+    def _wake_reader(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _apply_error(self, event: wire.TokenEvent) -> None:
         choice = self._choices[event.choice]
@@ -206,6 +216,7 @@ class RequestStream:
         choice.drop()
         if was_ended:
             return
+        self._num_live -= 1
         error = from_wire(event.error) if event.error else InternalError("the worker gave no reason")
         self._error = self._error or error
         if not self.is_ended:
@@ -215,6 +226,7 @@ class RequestStream:
     def _abort_rest(self, reason: str) -> None:
         for choice in self._choices:
             choice.drop()
+        self._num_live = 0
         if self.num_unsettled:
             self._send(wire.Abort(request_id=self._wire_id, reason=reason))
         self._stop_timers_if_ended()
@@ -262,8 +274,11 @@ class RequestStream:
 
 def _weight(delta: TextDelta) -> int:
     """Bytes that an unread delta is charged with: its text, and something for what comes with it."""
-    num_logprobs = sum(1 + len(entry.top) for entry in delta.logprobs)
-    return len(delta.text.encode()) + _TOKEN_BYTES * len(delta.token_ids) + _LOGPROB_BYTES * num_logprobs
+    text = delta.text
+    weight = (len(text) if text.isascii() else len(text.encode())) + _TOKEN_BYTES * len(delta.token_ids)
+    if delta.logprobs:
+        weight += _LOGPROB_BYTES * sum(1 + len(entry.top) for entry in delta.logprobs)
+    return weight
 
 
 def _send_nowhere(message: wire.Down) -> None:

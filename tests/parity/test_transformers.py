@@ -33,6 +33,14 @@ def test_a_step_that_mixes_prompts_chunks_and_decodes_gives_each_its_own_logits(
     np.testing.assert_allclose(ours, wanted, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize("lengths", [(8, 5, 6, 7), (16, 9, 12, 3), (2, 1, 2, 4)])
+def test_fresh_prompts_of_unequal_lengths_do_not_see_past_their_ends(pair, sequences_of, lengths):
+    prompts = [RNG.integers(0, 128, size=size).tolist() for size in lengths]
+    ours = pair.executor().execute(sequences_of(len(prompts)).step(dict(enumerate(prompts))))
+    wanted = np.concatenate([pair.logits(prompt) for prompt in prompts])
+    np.testing.assert_allclose(ours, wanted, atol=TOLERANCE, rtol=0)
+
+
 @pytest.mark.parametrize("left_out", [(), *((name,) for name in ALL_FUSIONS), ALL_FUSIONS])
 def test_each_fusion_can_be_left_out(pair, sequences_of, left_out):
     kept = tuple(name for name in ALL_FUSIONS if name not in left_out)

@@ -113,6 +113,36 @@ def test_a_seed_gives_the_same_answers_alone_and_among_others(small_model, optio
     assert answers[0][0] != answers[0][1]
 
 
+def test_preemption_changes_no_answer_no_logprob_and_tells_nothing_twice(small_model, options):
+    kinds = [
+        {},
+        {"repetition_penalty": 1.3},
+        {"temperature": 1.0, "seed": 11},
+        {"temperature": 0.8, "seed": 12, "presence_penalty": 0.5, "logprobs": 2},
+    ]
+    answers = []
+    for num_blocks in (200, 14):
+        predictor, _, _ = load(
+            small_model,
+            options(max_num_seqs=8, kv_cache_memory=num_blocks * 4 * KV_TOKEN_BYTES, max_model_len=40),
+        )
+        for number in range(8):
+            prompt = list(range(10 + 20 * number, 18 + 20 * number))
+            submit(predictor, str(number), prompt, max_tokens=14, ignore_eos=True, **kinds[number % 4])
+        events = run(predictor)
+        assert (predictor.stats().values["preemptions_total"] > 0) == (num_blocks == 14)
+        assert {event.num_cached_tokens for told in events.values() for event in told} == {0}
+        answers.append(events)
+        predictor.close()
+    for key, told in answers[0].items():
+        assert tokens_of(answers[1][key]) == tokens_of(told)
+        for one, other in zip(told, answers[1][key], strict=True):
+            for first, second in zip(one.logprobs or [], other.logprobs or [], strict=True):
+                assert [second.logprob, *second.top_logprobs] == pytest.approx(
+                    [first.logprob, *first.top_logprobs], abs=1e-4
+                )
+
+
 def test_messages_that_are_not_for_a_language_model_are_answered(small_model, options):
     predictor, _, _ = load(small_model, options())
     (outputs,) = predictor.handle(wire.Infer(request_id="T", tensors=[]))

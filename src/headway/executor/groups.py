@@ -8,6 +8,7 @@ context lengths round up to the same powers of two form a group, padded to the l
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from headway.executor.base import Int64, StepArrays
 from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
@@ -24,7 +25,8 @@ when it is read: a third less time at 64 sequences of 256 tokens. Slices are few
 class Group:
     """Pieces that attend in one call: num_pieces x query_len queries over context_len cached tokens each."""
 
-    rows: Int64  # [num_pieces, query_len], each query's token; past a piece's end its last one
+    rows: Int64  # [num_pieces, query_len], each query's token; past a piece's end its last one, whose results are void
+    lengths: Int64  # [num_pieces], queries that are the piece's own
     query_positions: Int64  # [num_pieces, query_len]
     context_lens: Int64  # [num_pieces], how many of the cached tokens are the sequence's own
     blocks: Int64  # [num_pieces, num_blocks]
@@ -35,6 +37,12 @@ class Group:
     def num_pieces(self) -> int:
         """Pieces."""
         return int(self.rows.shape[0])
+
+    @property
+    def is_own(self) -> npt.NDArray[np.bool_]:
+        """Which of rows are no padding, [num_pieces, query_len]."""
+        own: npt.NDArray[np.bool_] = np.arange(self.query_len)[None, :] < self.lengths[:, None]
+        return own
 
     @property
     def query_len(self) -> int:
@@ -99,6 +107,7 @@ def _make_group(step: StepArrays, pieces: _Pieces, members: Int64, num_blocks: i
     offsets = np.minimum(np.arange(int(lengths.max()))[None, :], lengths[:, None] - 1)
     return Group(
         rows=pieces.starts[members][:, None] + offsets,
+        lengths=lengths,
         query_positions=(contexts - lengths)[:, None] + offsets,
         context_lens=contexts,
         blocks=step.block_tables[pieces.sequences[members], :num_blocks].astype(np.int64),

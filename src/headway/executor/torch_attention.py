@@ -6,6 +6,7 @@ Grouped queries are not expanded: for a decode step the queries that share a key
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -92,8 +93,9 @@ def make_step_groups(step: StepArrays, block_size: int, dtype: torch.dtype, devi
     if first_row == num_tokens and bool((gather == torch.arange(num_tokens)).all()):
         return StepGroups(tuple(made), None, None)
     scatter = torch.empty(num_tokens, dtype=torch.int64)
-    # Padded rows repeat a piece's last token: any of its copies is right.
-    scatter[gather] = torch.arange(first_row)
+    own = torch.from_numpy(np.concatenate([item.group.is_own.reshape(-1) for item in made]))
+    # Not the padding: unmasked it sees keys past its sequence's end.
+    scatter[gather[own]] = own.nonzero().flatten()
     return StepGroups(tuple(made), gather.to(device), scatter.to(device))
 
 

@@ -2,9 +2,11 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
 
 from checkpoint.http_stand_in import Answer, StandIn
 from headway.checkpoint import hub
@@ -213,6 +215,23 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, stand_in: StandIn, monkeyp
     monkeypatch.setattr("huggingface_hub.hf_hub_download", full)
     with pytest.raises(DownloadFailed, match=r"No space left.*--cache-dir"):
         resolve(tmp_path)
+
+
+def test_a_transfer_in_chunks_is_one_progress_in_bytes_of_the_file() -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    bar = hub._bar_of(lambda *progress: seen.append(progress), "downloading a", None)
+    with XetDownloadProgressReporter(reconstruction_desc="a", total=100, log_level=0, tqdm_class=bar) as reporter:
+        for written, transferred in ((0, 20), (60, 70), (100, 80)):
+            reporter.update_progress(
+                SimpleNamespace(
+                    total_bytes=100,
+                    total_bytes_completed=written,
+                    total_bytes_completion_rate=1.0,
+                    total_transfer_bytes_completed=transferred,
+                    total_transfer_bytes_completion_rate=1.0,
+                )
+            )
+    assert seen == [("downloading a", 60, 100), ("downloading a", 100, 100)]
 
 
 def test_a_hub_cache_that_the_user_has_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

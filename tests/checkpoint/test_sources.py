@@ -62,6 +62,7 @@ NEAR_MISSES: list[tuple[tuple[str, ...], str, type[HeadwayError], str]] = [
     ((), "gpt2", InvalidConfig, r"no such file or folder; give a GGUF file, .*hub id.* or demo"),
     ((), "", InvalidConfig, "give a GGUF file"),
     ((), "a\0b", InvalidConfig, "give a GGUF file"),
+    ((), "x" * 5000, InvalidConfig, "File name too long"),
     ((), "Demo", InvalidConfig, "or demo"),
     (("m/a.gguf",), "m", UnsupportedModel, "no config.json, but GGUF files: give one of a.gguf"),
     (("m/a.txt",), "m", UnsupportedModel, "no config.json"),

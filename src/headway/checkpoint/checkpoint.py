@@ -47,30 +47,37 @@ def open_checkpoint(path: Path) -> Checkpoint:
         UnsupportedModel: a format, architecture, tensor type or use of one that Headway does not have, named.
         CorruptCheckpoint: a file is not there, or is not what it says.
     """
-    if path.is_dir():
-        return _open_folder(path)
-    check_file(path)
-    return _open_gguf(path)
+    check_path(path)
+    try:
+        return _open_folder(path) if path.is_dir() else _open_gguf(path)
+    except OSError as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
 
-def check_file(path: Path) -> None:
-    """Raises UnsupportedModel for a file that is no GGUF file by its name or first bytes; reads no more than those."""
-    if not path.is_file():
-        raise CorruptCheckpoint(f"{path} is not there")
+def check_path(path: Path) -> None:
+    """Raises as open_checkpoint for what can be told from names and the first four bytes: no more is read."""
+    try:
+        if path.is_dir():
+            _check_folder(path)
+        elif path.is_file():
+            _check_file(path)
+        else:
+            raise CorruptCheckpoint(f"{path} is not there")
+    except OSError as error:
+        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
+
+
+def _check_file(path: Path) -> None:
     check_no_pickle(path)
     if path.suffix == ".safetensors":
         raise UnsupportedModel(f"{path} holds weights only: give the folder that has it and its config.json")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
+    with path.open("rb") as file:
+        magic = file.read(4)
     if path.suffix != ".gguf" and magic != MAGIC:
         raise UnsupportedModel(f"{path} is neither a GGUF file nor a folder with a config.json")
 
 
-def check_folder(folder: Path) -> None:
-    """Raises UnsupportedModel for a folder without config.json or safetensors, naming what is there instead."""
+def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise UnsupportedModel(f"{folder} has no config.json{_near_miss(folder)}")
     if (folder / WEIGHTS_NAME).is_file() or (folder / INDEX_NAME).is_file():
@@ -101,7 +108,6 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_folder(folder: Path) -> Checkpoint:
-    check_folder(folder)
     config = Fields.of_json(folder / "config.json")
     shape = huggingface_shape.read_shape(config)
     files = _weight_files(folder)

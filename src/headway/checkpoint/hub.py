@@ -229,6 +229,8 @@ def _bar_of(progress: Progress, phase: str, total_bytes: int | None) -> Any:
             return
 
         set_description = set_postfix_str = reset = refresh
+        # That these exist makes a transfer in chunks report to one bar, in bytes of the file, and not to two.
+        update_transfer = set_transfer_postfix_str = refresh
 
     return Bar
 

@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from pathlib import Path
 
-from headway.checkpoint.checkpoint import check_file, check_folder
+from headway.checkpoint.checkpoint import check_path
 from headway.checkpoint.demo import fetch_demo
 from headway.checkpoint.hub import fetch_from_hub, parse_hub_source
 from headway.checkpoint.progress import Progress, silent
@@ -31,11 +31,8 @@ def resolve_source(source: str, config: CheckpointConfig, progress: Progress | N
     if source == "demo":  # 1
         return fetch_demo(config.cache_dir, progress)
     path = _as_path(source)
-    if path.is_dir():  # 2
-        check_folder(path)
-        return path
-    if path.is_file():
-        check_file(path)
+    if _is_there(path):  # 2
+        check_path(path)
         return path
     hub = parse_hub_source(source)
     if hub is None or _is_meant_as_path(source):  # 3
@@ -50,6 +47,13 @@ def _as_path(source: str) -> Path:
         return Path(source).expanduser()
     except RuntimeError as error:
         raise InvalidConfig(f"no model {source!r}: {error}", param="model") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # a name that no file can have, a folder that is closed to us
+        raise InvalidConfig(f"no model {str(path)[:200]!r}: {error.strerror}", param="model") from error
 
 
 def _is_meant_as_path(source: str) -> bool:

@@ -1,5 +1,6 @@
 """Small checkpoints, written by the gguf, safetensors and transformers packages."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +9,24 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from checkpoint.http_stand_in import StandIn, serve
 
 TOKENS = ["<unk>", "<s>", "</s>", "<|im_end|>", "a", "b", "c", "<|end|>"]
 TYPES = [2, 3, 3, 3, 1, 1, 1, 1]
+
+SIZES = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+TOKENIZER = {"version": "1.0", "added_tokens": [{"id": 7, "content": "<|im_end|>", "special": True}], "model": {}}
 
 
 @dataclass
@@ -115,3 +129,35 @@ def stand_in() -> Iterator[StandIn]:
     """A local HTTP server that answers from a table."""
     with serve() as running:
         yield running
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., tuple[Path, torch.nn.Module]]:
+    """A small random model of an architecture, saved by transformers, with a tokenizer.json."""
+
+    def save(architecture: str, *, max_shard_size: str = "1GB", **changes: Any) -> tuple[Path, torch.nn.Module]:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        config_class = getattr(transformers, architecture.replace("ForCausalLM", "Config"))
+        known = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        model = getattr(transformers, architecture)(config_class(**(SIZES | known | changes)))
+        model.save_pretrained(tmp_path, max_shard_size=max_shard_size)
+        (tmp_path / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+        return tmp_path, model
+
+    return save
+
+
+@pytest.fixture
+def folder(saved: Callable[..., tuple[Path, torch.nn.Module]]) -> Path:
+    return saved("LlamaForCausalLM")[0]
+
+
+@pytest.fixture
+def put(folder: Path) -> Callable[[str, Any], None]:
+    """Writes a text, or a value as JSON, into the folder."""
+
+    def write(name: str, value: Any) -> None:
+        (folder / name).write_text(value if isinstance(value, str) else json.dumps(value))
+
+    return write

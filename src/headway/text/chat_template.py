@@ -22,14 +22,15 @@ from headway.text.rendered import RenderedPrompt
 from headway.text.source import GgufVocabulary, TextSource
 from headway.text.template_input import Plain, plain_copy, plain_messages, strings_of, with_strings
 
-_BASE_FUEL = 1 << 23
+_BASE_FUEL = 1 << 22
+"""A unit is a step, or some tens of characters: about 100 MB of text at most."""
 _FUEL_PER_CHARACTER = 32
 _BASE_OUTPUT = 1 << 22
 _OUTPUT_PER_CHARACTER = 8
 _MAX_JSON_INDENT = 16
 _GENERATION_TAG = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 _NEEDLE = "zqneedlezq"
-_UNKNOWN, _CONTROL = 2, 3
+_NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
@@ -162,14 +163,6 @@ def make_chat_template(source: TextSource, override: str | None) -> ChatTemplate
         raise InvalidConfig(problem.message, param="chat_template") from problem
 
 
-def refuse_chat() -> NoReturn:
-    """Raises what a chat gets from a model without a template."""
-    raise InvalidRequest(
-        "this model has no chat template: send a prompt to /v1/completions, or start the server with --chat-template",
-        param="messages",
-    )
-
-
 def _read_override(override: str) -> str:
     if "{" in override or "\n" in override:
         return override
@@ -191,7 +184,7 @@ def _special_texts(source: TextSource) -> tuple[str, str, frozenset[str]]:
     control = frozenset(
         text
         for token_id, (text, kind) in enumerate(zip(found.tokens, found.token_types, strict=False))
-        if text and (kind in (_CONTROL, _UNKNOWN) or (kind != 1 and token_id in found.end_token_ids))
+        if text and (kind in (_CONTROL, _UNKNOWN) or (kind != _NORMAL and token_id in source.end_token_ids))
     )
     return _token(found, found.bos_token_id), _token(found, _eos_token_id(found)), control
 

@@ -1,7 +1,7 @@
 """A Vocabulary from tokenizer.ggml.* of a GGUF file: byte-level BPE (model gpt2), ids as llama.cpp's."""
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from tokenizers import AddedToken, Regex
 from tokenizers import Tokenizer as Engine
@@ -17,8 +17,8 @@ from headway.text.vocabulary import ControlToken, Vocabulary
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 
-def read_gguf_vocabulary(found: GgufVocabulary) -> Vocabulary:
-    """The vocabulary of a GGUF file.
+def read_gguf_vocabulary(found: GgufVocabulary, end_token_ids: frozenset[int]) -> Vocabulary:
+    """The vocabulary of a GGUF file; `end_token_ids` are control tokens even where the file calls them user defined.
 
     Raises UnsupportedModel for another tokenizer model or pre-tokenizer, CorruptCheckpoint for one that contradicts
     itself.
@@ -29,7 +29,7 @@ def read_gguf_vocabulary(found: GgufVocabulary) -> Vocabulary:
             "Serve the model's Hugging Face folder, with its tokenizer.json, instead"
         )
     rules = pre_tokenizer(found.pre)
-    types = _checked_types(found)
+    types = _checked_types(found, end_token_ids)
     control = {
         text: ControlToken(token_id)
         for token_id, (text, kind) in enumerate(zip(found.tokens, types, strict=True))
@@ -47,13 +47,14 @@ def read_gguf_vocabulary(found: GgufVocabulary) -> Vocabulary:
         spelling="bytes",
         literal_ids=literal_ids,
         control=control,
+        special_ids=frozenset(token.token_id for token in control.values()),
         bos_token_id=bos_token_id,
         prefix=(bos_token_id,) if adds_bos and bos_token_id is not None else (),
         suffix=(found.eos_token_id,) if found.add_eos_token and found.eos_token_id is not None else (),
     )
 
 
-def _checked_types(found: GgufVocabulary) -> Sequence[int]:
+def _checked_types(found: GgufVocabulary, end_token_ids: frozenset[int]) -> Sequence[int]:
     num_tokens, num_types = len(found.tokens), len(found.token_types)
     if num_types not in (0, num_tokens):
         raise CorruptCheckpoint(f"tokenizer.ggml.token_type has {num_types} entries for {num_tokens} tokens")
@@ -65,7 +66,7 @@ def _checked_types(found: GgufVocabulary) -> Sequence[int]:
         if token_id is not None and not 0 <= token_id < num_tokens:
             raise CorruptCheckpoint(f"tokenizer.ggml.{name} is {token_id}, outside the {num_tokens} tokens")
     types = list(found.token_types) or [_NORMAL] * num_tokens
-    for token_id in found.end_token_ids:
+    for token_id in end_token_ids:
         # An end token that the file calls user defined would be read from any text.
         if 0 <= token_id < num_tokens and types[token_id] == _USER_DEFINED:
             types[token_id] = _CONTROL
@@ -95,17 +96,15 @@ def _make_engine(
 def _make_merges(
     ids: dict[str, int], merges: list[tuple[str, str]], control: Mapping[str, ControlToken], *, ignores_merges: bool
 ) -> BPE:
-    try:
-        return BPE(ids, merges, ignore_merges=ignores_merges)
-    except Exception:  # The library raises nothing narrower; what is wrong is found below.
-        usable = [pair for pair in merges if {*pair, pair[0] + pair[1]} <= ids.keys()]
-    for pair in merges:
-        # A merge that makes or takes a control token is left out; any other unknown one is a fault.
-        if not {*pair, pair[0] + pair[1]} <= ids.keys() | control.keys():
-            raise CorruptCheckpoint(
-                f"tokenizer.ggml.merges joins {pair[0]!r} and {pair[1]!r}, which are not all tokens"
-            )
-    return BPE(ids, usable, ignore_merges=ignores_merges)
+    # The library checks this too, but by a panic, which ends more than the load.
+    involved = {*chain.from_iterable(merges), *map("".join, merges)}
+    if not involved <= ids.keys():
+        for left, right in merges:
+            # A merge that makes or takes a control token is left out; any other unknown one is a fault.
+            if not {left, right, left + right} <= ids.keys() | control.keys():
+                raise CorruptCheckpoint(f"tokenizer.ggml.merges joins {left!r} and {right!r}, which are not all tokens")
+        merges = [pair for pair in merges if {*pair, "".join(pair)} <= ids.keys()]
+    return BPE(ids, merges, ignore_merges=ignores_merges)
 
 
 def _split_merges(merges: Sequence[str]) -> list[tuple[str, str]]:

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer as Engine
 
 from headway.errors import CorruptCheckpoint, UnsupportedModel
 from headway.text.source import TokenizerFiles
-from headway.text.vocabulary import ControlToken, Spelling, Vocabulary
+from headway.text.vocabulary import ControlToken, Spelling, Vocabulary, is_library_failure
 
+_CONTROL_LOOK = re.compile(r"<\|.*\|>|<｜.*｜>", re.DOTALL)
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -41,8 +42,9 @@ def read_json_vocabulary(files: TokenizerFiles) -> Vocabulary:
         control={
             token["content"]: ControlToken(int(token["id"]), bool(token.get("lstrip")), bool(token.get("rstrip")))
             for token in added
-            if token.get("special")
+            if _is_control(token)
         },
+        special_ids=frozenset(int(token["id"]) for token in added if token.get("special")),
         bos_token_id=bos_token_id if bos_token_id is not None or not prefix else prefix[0],
         prefix=prefix,
         suffix=suffix,
@@ -54,7 +56,12 @@ def read_json_vocabulary(files: TokenizerFiles) -> Vocabulary:
 def read_control_tokens(files: TokenizerFiles) -> frozenset[str]:
     """Texts of the control tokens, without building a tokenizer."""
     added = _read_tree(files).get("added_tokens") or ()
-    return frozenset(token["content"] for token in added if token.get("special") and token.get("content"))
+    return frozenset(token["content"] for token in added if token.get("content") and _is_control(token))
+
+
+def _is_control(token: Mapping[str, Any]) -> bool:
+    """Special by its flag, or by its look, as llama.cpp's converter has it: some models' turn marks have no flag."""
+    return bool(token.get("special")) or _CONTROL_LOOK.fullmatch(token["content"]) is not None
 
 
 def token_text_of(entry: object) -> str | None:
@@ -81,9 +88,12 @@ def _read_tree(files: TokenizerFiles) -> dict[str, Any]:
 
 def _make_engine(files: TokenizerFiles, tree: dict[str, Any]) -> Engine:
     """The library's tokenizer, told to take control tokens in a text as text."""
+    added = [{**token, "special": _is_control(token)} for token in tree.get("added_tokens") or ()]
     try:
-        engine = Engine.from_str(json.dumps(tree))
-    except Exception as problem:  # The library raises nothing narrower than Exception.
+        engine = Engine.from_str(json.dumps({**tree, "added_tokens": added}))
+    except BaseException as problem:  # The library raises nothing narrower.
+        if not is_library_failure(problem):
+            raise
         raise CorruptCheckpoint(f"{files.tokenizer_json.name} cannot be read: {problem}") from problem
     engine.encode_special_tokens = True
     return engine

@@ -8,13 +8,13 @@ RenderedPrompt outside the callers' own strings.
 import re
 from collections.abc import Iterator, Sequence
 
-from headway.errors import InvalidRequest
+from headway.errors import InternalError, InvalidRequest
 from headway.text.byte_alphabet import alphabet_to_bytes
 from headway.text.gguf_vocabulary import read_gguf_vocabulary
 from headway.text.json_vocabulary import read_json_vocabulary
 from headway.text.rendered import RenderedPrompt
 from headway.text.source import GgufVocabulary, TextSource
-from headway.text.vocabulary import ControlToken, Vocabulary
+from headway.text.vocabulary import ControlToken, Merger, Vocabulary, is_library_failure
 
 _MAX_PART = 1 << 18
 """Characters that are given to the library at once; its regex engine gives up after ten million steps back."""
@@ -50,7 +50,8 @@ class Tokenizer:
         """Ids below it may have a text; those from it to vocab_size have none."""
         self.bos_token_id = vocabulary.bos_token_id
         self.end_token_ids = end_token_ids
-        self.special_token_ids = frozenset(token.token_id for token in vocabulary.control.values())
+        self.special_token_ids = vocabulary.special_ids
+        """What skip_special_tokens leaves out."""
         self.strips_leading_space = vocabulary.strips_leading_space
         self._vocabulary = vocabulary
         self._bytes: list[bytes | None] = [None] * self.num_tokens
@@ -133,11 +134,8 @@ class Tokenizer:
         """Ids of text without control tokens; is_first: it begins the prompt."""
         merger = self._vocabulary.merger if is_first else self._vocabulary.later_merger
         if len(text) <= _MAX_PART or not self._vocabulary.can_cut:
-            return list(merger.encode(text, add_special_tokens=False).ids) if text else []
-        ids: list[int] = []
-        for part in _parts(text):
-            ids.extend(merger.encode(part, add_special_tokens=False).ids)
-        return ids
+            return _merge(merger, text) if text else []
+        return [token_id for part in _parts(text) for token_id in _merge(merger, part)]
 
     def _encode_marked(self, text: str, protected: Sequence[tuple[int, int]]) -> list[int]:
         """Ids of text whose control tokens count where they are not protected."""
@@ -165,6 +163,15 @@ class Tokenizer:
             gap_start = end
 
 
+def _merge(merger: Merger, text: str) -> list[int]:
+    try:
+        return merger.encode(text, add_special_tokens=False).ids
+    except BaseException as problem:  # A panic (a pattern that gave up) would else end the thread that asked.
+        if not is_library_failure(problem):
+            raise
+        raise InternalError(f"the tokenizer failed on a text of {len(text)} characters: {problem}") from problem
+
+
 def _parts(text: str) -> Iterator[str]:
     """A long text in parts that are encoded as they would be together.
 
@@ -185,7 +192,7 @@ def make_tokenizer(source: TextSource) -> Tokenizer:
     Raises UnsupportedModel for a kind that Headway does not have, CorruptCheckpoint for a file that contradicts itself.
     """
     if isinstance(source.vocabulary, GgufVocabulary):
-        vocabulary = read_gguf_vocabulary(source.vocabulary)
+        vocabulary = read_gguf_vocabulary(source.vocabulary, source.end_token_ids)
     else:
         vocabulary = read_json_vocabulary(source.vocabulary)
     return Tokenizer(vocabulary, vocab_size=source.vocab_size, end_token_ids=source.end_token_ids)

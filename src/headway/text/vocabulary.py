@@ -18,6 +18,11 @@ class Merger(Protocol):
     def encode(self, sequence: str, *, add_special_tokens: bool = ...) -> _Encoding: ...
 
 
+def is_library_failure(problem: BaseException) -> bool:
+    """Whether the tokenizers library raised it: Exception, or a Rust panic, which is a BaseException of no module."""
+    return isinstance(problem, Exception) or type(problem).__name__ == "PanicException"
+
+
 @dataclass(frozen=True, slots=True)
 class ControlToken:
     """A token that only a template or an explicit wish puts into a prompt."""
@@ -45,6 +50,8 @@ class Vocabulary:
     """Tokens whose text stands for itself whatever the spelling."""
     control: Mapping[str, ControlToken]
     """By text."""
+    special_ids: frozenset[int]
+    """Tokens that a text for a reader leaves out: those that their file calls special."""
     bos_token_id: int | None
     prefix: tuple[int, ...] = ()
     """Ids before a text that wants special tokens."""

@@ -334,6 +334,8 @@ class TestDeath:
         assert service.is_ready()[0]
         await service.until_idle()
         assert service.stats()["pool"]["pool"]["worker_starts_total"] == 2.0
+        # Three unfinished answers of at least a token each, and seven tokens: counters outlive a worker.
+        assert service.stats()["models"]["scripted"]["client_output_tokens_total"] >= 3 + 7
 
     async def test_an_exception_that_escapes_the_predictor_is_a_death_with_its_words(self, make: Any) -> None:
         service = await make(Script(replies={"bad": say("ab", raise_at=1)}), is_in_process=False)

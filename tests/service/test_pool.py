@@ -7,8 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headway.config import PoolConfig
 from headway.errors import CorruptCheckpoint, HeadwayError, ModelNotReady, QueueFull, ShuttingDown, WorkerDied
-from headway.service.pool import Pool
-from headway.service.residency import (
+from headway.service.events import (
     Deny,
     Drain,
     Grant,
@@ -22,6 +21,7 @@ from headway.service.residency import (
     WorkerLost,
     WorkerReady,
 )
+from headway.service.pool import Pool
 from headway.testing.fake_clock import FakeClock
 from headway.testing.fake_effects import FakeEffects
 

@@ -8,9 +8,9 @@ from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConf
 from headway.core.request import GenerateRequest, Prompt
 from headway.errors import InvalidConfig, ModelNotFound
 from headway.observe.clock import Clock, SystemClock
+from headway.service.events import Drain, Keep
 from headway.service.loader import Loader, ProcessLoader
 from headway.service.protocol import ModelCard, ModelState
-from headway.service.residency import Drain, Keep
 from headway.service.residents import Residents, ServedModel
 from headway.worker.prompt import prepare_request, tokenize_prompt
 from headway.worker.stream import RequestStream
@@ -98,7 +98,7 @@ class LocalService:
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
         """See the protocol."""
         state = self._residents.pool.state
-        models = {model.id: model.client.stats() if model.client else {} for model in self._residents.models.values()}
+        models = {model.id: self._residents.stats(model) for model in self._residents.models.values()}
         pool = {
             "waiting_requests": float(len(state.waiting)),
             "leases": float(self._residents.pool.num_leases),

@@ -11,19 +11,8 @@ from typing import Protocol
 from headway.config import PoolConfig
 from headway.errors import InvariantBroken
 from headway.observe.clock import Clock
-from headway.service.residency import (
-    Deny,
-    Effect,
-    Event,
-    Grant,
-    PoolState,
-    Residency,
-    SetTimer,
-    Start,
-    Stop,
-    Tick,
-    transition,
-)
+from headway.service.events import Deny, Effect, Event, Grant, SetTimer, Start, Stop, Tick
+from headway.service.residency import PoolState, Residency, transition
 
 
 class Effects(Protocol):

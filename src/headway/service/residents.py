@@ -17,13 +17,10 @@ import headway_wire as wire
 from headway.config import ModelConfig, PoolConfig, ServerConfig
 from headway.errors import HeadwayError, InternalError
 from headway.observe.clock import Clock
-from headway.service.loader import Loader, OpenedModel
-from headway.service.pool import Pool
-from headway.service.residency import (
+from headway.service.events import (
     Deny,
     Grant,
     LeaseEnded,
-    Residency,
     Start,
     Stop,
     Unwant,
@@ -32,10 +29,15 @@ from headway.service.residency import (
     WorkerLost,
     WorkerReady,
 )
+from headway.service.loader import Loader, OpenedModel
+from headway.service.pool import Pool
+from headway.service.residency import Residency
 from headway.worker.client import WorkerClient
 from headway.worker.stream import StreamLimits
 
 logger = logging.getLogger(__name__)
+
+_GAUGES = ("num_running", "num_waiting", "client_open_requests")
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class ServedModel:
     fraction: float | None = None
     """Of the phase under way."""
     info: Mapping[str, Any] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    """The counters (*_total) of the workers that are gone, so that they never go back."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -165,6 +169,11 @@ class Residents:
             phases[next(reversed(phases))] = self._clock.now() - model.phase_started_at
         return tuple(phases.items())
 
+    def stats(self, model: ServedModel) -> dict[str, float]:
+        """Gauges of its worker, 0 where there is none, and counters over all its workers."""
+        now = model.client.stats() if model.client is not None else dict.fromkeys(_GAUGES, 0.0)
+        return now | _add_totals(now, model.totals)
+
     # pool.Effects
 
     def start(self, effect: Start) -> None:
@@ -235,6 +244,7 @@ class Residents:
         finally:
             model.client = None
             await client.close()
+            model.totals = _add_totals(client.stats(), model.totals)
 
     async def _load(self, client: WorkerClient, message: wire.Load, opening: asyncio.Task[OpenedModel]) -> wire.Ready:
         """Waits for both the worker and the text; the first that fails ends it."""
@@ -261,6 +271,12 @@ class Residents:
         if model.phases:
             model.phases[next(reversed(model.phases))] = self._clock.now() - model.phase_started_at
         model.fraction = None
+
+
+def _add_totals(stats: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+    """The counters of `stats`, each with what it had before."""
+    names = {name for name in stats if name.endswith("_total")} | earlier.keys()
+    return {name: stats.get(name, 0.0) + earlier.get(name, 0.0) for name in names}
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

@@ -1,6 +1,6 @@
 """What a pool decides, written down instead of done (service/pool.Effects)."""
 
-from headway.service.residency import Deny, Effect, Grant, Start, Stop
+from headway.service.events import Deny, Effect, Grant, Start, Stop
 
 
 class FakeEffects:

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 _LATE_TIMER_S = 5.0
 """A timer that comes later than this says that we were stopped ourselves, not that the worker was."""
 
+_STEP_GAUGES = ("num_running", "num_waiting", "num_free_blocks", "num_cached_blocks")
+"""What a Step tells too, more often than Stats."""
+
 
 @dataclass(slots=True)
 class _OpenRequest:
@@ -58,7 +61,8 @@ class WorkerClient:
         self._is_closing = False
         self._max_model_len: int | None = None
         self._worker_stats: dict[str, float] = {}
-        self._last_step = wire.Step()
+        self._last_step: wire.Step | None = None
+        """Since the last Stats."""
         self._progress_at = clock.now()
         self._stall_timer: Timer | None = None
         self._num_output_tokens = 0
@@ -132,10 +136,11 @@ class WorkerClient:
     def stats(self) -> dict[str, float]:
         """The worker's last Stats, and the numbers that only this side knows (service/protocol.stats)."""
         streams = [entry.stream for entry in self._open.values()]
+        step = self._last_step
+        newer = {} if step is None else {name: float(getattr(step, name)) for name in _STEP_GAUGES}
         return {
-            "num_running": float(self._last_step.num_running),
-            "num_waiting": float(self._last_step.num_waiting),
             **self._worker_stats,
+            **newer,
             "client_open_requests": float(len(streams)),
             "client_output_tokens_total": float(
                 self._num_output_tokens + sum(stream.usage.num_output_tokens for stream in streams)
@@ -213,7 +218,7 @@ class WorkerClient:
                     self._ready.set_exception(self._failure)
                     self._ready.exception()
             case wire.Stats():
-                self._worker_stats = message.values
+                self._worker_stats, self._last_step = message.values, None
             case _:
                 logger.warning("%s: an answer of type %s that nobody asked for", self.name, type(message).__name__)
 

@@ -75,6 +75,8 @@ def test_of_named_chat_templates_the_default_is_taken(folder: Path, put: Put) ->
         ("generation_config.json", {"eos_token_id": "2"}, CorruptCheckpoint, "eos_token_id"),
         ("generation_config.json", {"eos_token_id": [True]}, CorruptCheckpoint, "eos_token_id"),
         ("generation_config.json", {"eos_token_id": 32}, CorruptCheckpoint, "has 32, of 32 tokens"),
+        ("generation_config.json", {"temperature": "hot"}, CorruptCheckpoint, "temperature is 'hot'"),
+        ("generation_config.json", {"top_k": 1.5}, CorruptCheckpoint, "top_k is 1.5"),
         ("chat_template.json", {"chat_template": "x" * 1_100_000}, CorruptCheckpoint, "characters"),
         ("chat_template.jinja", "x" * 1_100_000, CorruptCheckpoint, "bytes"),
     ],

@@ -1,4 +1,5 @@
 import hashlib
+import importlib.util
 import io
 import json
 import sys
@@ -125,10 +126,21 @@ def test_the_index_is_taken_from_the_setting_then_pips_variables_then_pips_files
     assert index_urls() == ["http://own/simple"]
 
 
-@pytest.mark.usefixtures("no_configuration")
-def test_pip_downloads_the_wheel_alone_where_there_is_pip(
-    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["installed", "bundled"])
+def pip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed pip, or the one that Python brings along, as in an environment without."""
+    if request.param == "installed":
+        assert package_index.find_pip() == [sys.executable, "-m", "pip"]
+        return
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find(name))
+    found = package_index.find_pip()
+    assert found is not None
+    assert found[1].endswith(".whl/pip")
+
+
+@pytest.mark.usefixtures("no_configuration", "pip")
+def test_pip_downloads_the_wheel_alone(tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     url = put(stand_in, PAGES["html"], Answer(WHEEL))
     monkeypatch.setenv("PIP_INDEX_URL", url)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -154,7 +166,6 @@ def test_pips_own_words_are_in_the_error(tmp_path: Path, stand_in: StandIn, monk
 def test_without_pip_the_index_is_asked_by_http(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pip", None)
-    monkeypatch.setattr(package_index.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(package_index, "find_pip", lambda: None)
     monkeypatch.setenv("HEADWAY_INDEX_URL", put(stand_in, PAGES["json"], Answer(WHEEL)))
     assert download_wheel(PACKAGE, tmp_path, silent).read_bytes() == WHEEL

@@ -28,6 +28,7 @@ def read_text(folder: Path, config: Fields, vocab_size: int) -> TextSource:
     if tokenizer_config.has("auto_map"):
         raise UnsupportedModel(f"{tokenizer_config.where} has an auto_map: Headway never runs a checkpoint's code")
     generation = _optional(folder / "generation_config.json")
+    _check_sampling(generation)
     ends = config.token_ids("eos_token_id") | generation.token_ids("eos_token_id")
     ends |= _end_by_text(tokenizer_json, tokenizer_config)
     if outside := [number for number in ends if number >= vocab_size]:
@@ -43,6 +44,15 @@ def read_text(folder: Path, config: Fields, vocab_size: int) -> TextSource:
 
 def _optional(path: Path) -> Fields:
     return Fields.of_json(path) if path.is_file() else Fields({}, str(path))
+
+
+def _check_sampling(generation: Fields) -> None:
+    """What requests take as defaults must be numbers."""
+    for key in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        if generation.has(key):
+            generation.number(key, positive=False)
+    if generation.has("top_k"):
+        generation.integer("top_k", low=-1)
 
 
 def _end_by_text(tokenizer_json: Path, tokenizer_config: Fields) -> frozenset[int]:

@@ -1,4 +1,6 @@
-"""Downloads one wheel of a package, alone: by pip where this interpreter has it, else from pip's index by HTTP.
+"""Downloads one wheel of a package, alone: by this interpreter's pip, else from pip's index by HTTP.
+
+pip is the one that is installed or, in an environment without, the one that Python brings along to install it with.
 
 Nothing is installed and nothing of the wheel is run. Sources: PEP 503 and PEP 691 (the simple index).
 """
@@ -11,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -49,16 +52,30 @@ def download_wheel(package: Package, folder: Path, progress: Progress, *, total_
     `total_bytes` is the wheel's size, for the progress only. Raises DownloadFailed, saying what to do; OSError where
     the disk fails.
     """
-    if importlib.util.find_spec("pip") is not None:
-        return _download_by_pip(package, folder, progress, total_bytes)
+    if (pip := find_pip()) is not None:
+        return _download_by_pip(pip, package, folder, progress, total_bytes)
     return download_from_index(package, folder, progress, index_urls(), total_bytes=total_bytes)
 
 
-def _download_by_pip(package: Package, folder: Path, progress: Progress, total_bytes: int | None) -> Path:
+def find_pip() -> list[str] | None:
+    """How pip is run; None where there is none."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    places = [Path(folder) for folder in (sysconfig.get_config_var("WHEEL_PKG_DIR"),) if folder]
+    ensurepip = importlib.util.find_spec("ensurepip")
+    if ensurepip is not None and ensurepip.origin is not None:
+        places.append(Path(ensurepip.origin).parent / "_bundled")
+    wheels = [wheel for place in places for wheel in sorted(place.glob("pip-*.whl"))]
+    return [sys.executable, str(wheels[-1] / "pip")] if wheels else None
+
+
+def _download_by_pip(
+    pip: list[str], package: Package, folder: Path, progress: Progress, total_bytes: int | None
+) -> Path:
     """pip knows its own configuration: indexes, proxies, certificates, credentials."""
     work, log = folder / "pip", folder / "pip.log"
     work.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    command = [*pip, "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder)]
     command.append(f"{package.name}=={package.version}")
     with log.open("wb") as output:

@@ -23,6 +23,7 @@ SCRIPT = Script(
     reply=say("Hello!", num_cached_tokens=2),
     replies={
         "wave": WAVE,
+        "split": Reply(tokens=["你".encode(), "好".encode()[:1], "好".encode()[1:], "世界".encode()]),
         "cut": Reply(tokens=[b"ok", b"\xf0\x9f"]),
         "stop": Reply(tokens=[b"a", b",b", b",cd", b"efg"]),
         "choices": Reply(tokens=[b"a"], by_choice={1: [b"b", b"B"], 2: [b"c", b"C", b"CC"]}),
@@ -81,7 +82,7 @@ async def test_a_chat_is_answered_whole_and_streamed_alike(client: AsyncOpenAI) 
     assert chunks[0].choices[0].delta.role == "assistant"
 
 
-@pytest.mark.parametrize(("word", "text"), [("wave", "👋 hi"), ("cut", "ok�")])
+@pytest.mark.parametrize(("word", "text"), [("wave", "👋 hi"), ("split", "你好世界"), ("cut", "ok�")])
 async def test_characters_come_whole_and_a_cut_one_is_told_once(client: AsyncOpenAI, word: str, text: str) -> None:
     whole = await client.chat.completions.create(**chat(word), logprobs=True, top_logprobs=2)
     assert whole.choices[0].message.content == text
@@ -182,15 +183,14 @@ async def test_a_prompt_over_the_context_is_a_400_with_both_numbers(client: Asyn
         ({"stop": [""]}, "stop"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"max_completion_tokens": 1000}, None),
+        ({"max_completion_tokens": 1000}, "max_tokens"),
     ],
 )
 async def test_what_the_model_can_not_do_is_a_400(client: AsyncOpenAI, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(**chat("hello"), **fields)
     assert caught.value.type == "invalid_request_error"
-    if param is not None:
-        assert caught.value.param == param
+    assert caught.value.param == param
 
 
 async def test_the_clients_own_error_classes_come_out(client: AsyncOpenAI, server: HttpServer) -> None:
@@ -239,6 +239,34 @@ async def test_a_client_that_gives_up_waiting_aborts_its_request(client: AsyncOp
     await asyncio.gather(waiting, return_exceptions=True)
     await service.until_idle()
     assert len(service.predictor().aborts) == 1
+
+
+async def test_a_time_limit_ends_a_request_with_what_it_has(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(**chat("gate"), extra_body={"timeout_s": 0.05})
+    assert answer.choices[0].message.content == "a"
+    assert answer.choices[0].finish_reason == "abort"  # type: ignore[comparison-overlap]
+    assert answer.choices[0].stop_reason == "timeout"  # type: ignore[attr-defined]
+
+
+async def test_a_dead_worker_fails_what_was_open_and_the_next_request_works(
+    client: AsyncOpenAI, server: HttpServer, service: ScriptedService
+) -> None:
+    stream = await client.chat.completions.create(**chat("gate"), stream=True)
+    waiting = asyncio.ensure_future(client.chat.completions.create(**chat("gate")))
+    await until(lambda: service.stats()["models"]["scripted"]["client_open_requests"] == 2)
+    service.worker().kill("was killed")
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    with pytest.raises(openai.APIError) as streamed:
+        await asyncio.wait_for(read(), 5)
+    assert streamed.value.code == "worker_died"
+    with pytest.raises(openai.InternalServerError) as whole:
+        await asyncio.wait_for(waiting, 5)
+    assert (whole.value.status_code, whole.value.code) == (503, "worker_died")
+    assert (await client.chat.completions.create(**chat("hello"))).choices[0].message.content == "Hello!"
 
 
 async def test_models_and_tokens_are_told(client: AsyncOpenAI, server: HttpServer) -> None:

@@ -1,6 +1,7 @@
 """Clients as they are: they reset, stop reading, send half of what they announced, and pipeline."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -163,6 +164,18 @@ async def test_who_does_not_read_is_held_and_then_cut_off() -> None:
         await connection.close()
 
 
+@pytest.mark.parametrize("head", [b"", b"POST /tokenize HTTP/1.1\r\nhost: x\r\n"])
+async def test_a_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
+    monkeypatch.setattr("headway.server.run.HEAD_TIMEOUT_S", 0.05)
+    async with serving() as (server, _):
+        connection = await Connection.open(server)
+        await connection.send(head)
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                assert await connection.reader.read() == b""
+        await connection.close()
+
+
 async def test_a_connection_is_good_for_the_next_request_after_done() -> None:
     async with serving() as (server, _):
         connection = await Connection.open(server)
@@ -232,7 +245,11 @@ async def test_who_sends_all_of_a_long_body_first_still_reads_the_413() -> None:
         b"POST /tokenize HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
         b"POST /tokenize HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
         b"POST /tokenize HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"x-a: " + b"y" * 70_000,
+        b"GET /health HTTP/1.1\r\n" + (b"a: " + b"b" * 100 + b"\r\n") * 700,
+        b"GET /" + b"a" * 70_000,
     ],
+    ids=["tls", "path", "length", "smuggling", "chunk", "long header", "many headers", "long path"],
 )
 async def test_what_is_no_http_is_a_400_and_the_end_of_the_connection(data: bytes) -> None:
     async with serving() as (server, _):

@@ -125,7 +125,8 @@ async def test_a_second_signal_ends_all_at_once(second: signal.Signals) -> None:
             httpx2.AsyncClient(base_url=url, timeout=30) as client,
             client.stream("POST", "/v1/completions", json=BODY) as stream,
         ):
-            await anext(stream.aiter_text())
+            parts = stream.aiter_text()
+            await anext(parts)
             process.send_signal(signal.SIGTERM)
             await unready(client)
             process.send_signal(second)

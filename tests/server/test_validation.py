@@ -1,13 +1,17 @@
 """What is wrong in a body is a 400 that names the field, on every route, before anything was sent or started."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
-from tests.server.conftest import CHAT, COMPLETION, FakeService
+from tests.server.conftest import CHAT, COMPLETION, FakeService, client_of
 
 from headway.server.app import make_app
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +23,12 @@ def service() -> FakeService:
 @pytest.fixture(scope="module")
 def app(service: FakeService) -> FastAPI:
     return make_app(service)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
+    async with client_of(app) as client:
+        yield client
 
 
 SAMPLING_CASES: list[tuple[dict[str, Any], str]] = [
@@ -123,6 +133,7 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str]] = [
     *(({"prompt": v}, "prompt") for v in ([], [[]], [1, "a"], ["a", 1], [[1], "a"], [[1], []], 1, True, {}, [True])),
     *(({"prompt": v}, "prompt") for v in ([1.0], [[1.0]], [None], ["a"] * 2049)),
     *(({"logprobs": v}, "logprobs") for v in (True, "3", -1, 21, 1.0)),
+    ({"prompt": ["a"] * 33, "n": 128}, "n"),
     ({"suffix": "x"}, "suffix"),
     ({"messages": [USER]}, "messages"),
     ({"max_completion_tokens": 3}, "max_completion_tokens"),
@@ -142,7 +153,14 @@ CASES = [
     *rows("/generate_stream", {"prompt": "x"}, SAMPLING_CASES, REFUSED_EVERYWHERE, [({"stream": True}, "stream")]),
     *rows("/generate", {"prompts": ["x"]}, SAMPLING_CASES, REFUSED_EVERYWHERE),
     *rows(
-        "/generate", {}, [({"prompts": []}, "prompts"), ({"prompts": "x"}, "prompts"), ({"prompts": [1]}, "prompts[0]")]
+        "/generate",
+        {},
+        [
+            ({"prompts": ["a"] * 33, "n": 128}, "n"),
+            ({"prompts": []}, "prompts"),
+            ({"prompts": "x"}, "prompts"),
+            ({"prompts": [1]}, "prompts[0]"),
+        ],
     ),
     ("/v1/chat/completions", {"messages": [USER]}, "model"),
     ("/v1/chat/completions", {"model": "m"}, "messages"),

@@ -7,7 +7,7 @@ from uuid import uuid4
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt
 from headway.errors import InvalidRequest
 from headway.server.basic.schema import PlainBody, TokenizeBody
-from headway.server.openai.convert import MAX_PROMPTS, chat_messages, to_prompts
+from headway.server.openai.convert import MAX_PROMPTS, chat_messages, check_num_choices, to_prompts
 from headway.server.sampling import to_sampling
 
 PLAIN_MAX_TOKENS = 20
@@ -22,6 +22,7 @@ def plain_requests(
         raise InvalidRequest(f"prompts has {len(prompts)} texts; 1 to {MAX_PROMPTS} are allowed", param="prompts")
     max_tokens = PLAIN_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     sampling = to_sampling(body, defaults, max_tokens=max_tokens)
+    check_num_choices(len(prompts), sampling.n)
     base = f"gen-{uuid4().hex}"
     with_special = body.add_special_tokens is not False
     return [

@@ -13,6 +13,8 @@ from headway.server.sampling import to_sampling
 
 MAX_PROMPTS = 2048
 """Prompts in one request."""
+MAX_CHOICES = 4096
+"""Prompts times n."""
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default on /v1/completions; chat's is the rest of the context."""
 
@@ -39,6 +41,7 @@ def completion_requests(body: CompletionBody, defaults: Mapping[str, Any]) -> li
     max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     sampling = to_sampling(body, defaults, max_tokens=max_tokens, logprobs=body.logprobs)
     prompts = to_prompts(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    check_num_choices(len(prompts), sampling.n)
     base = f"cmpl-{uuid4().hex}"
     return [GenerateRequest(f"{base}-{i}", body.model, prompt, sampling) for i, prompt in enumerate(prompts)]
 
@@ -69,6 +72,15 @@ def to_prompts(value: object, *, add_special_tokens: bool = True, param: str = "
             raise InvalidRequest(f"{param} has an empty list of token ids; each needs at least one", param=param)
         return [TokensPrompt(item) for item in value]
     raise InvalidRequest(f"{param} is a mixed list; all of it must be texts, token ids, or lists of ids", param=param)
+
+
+def check_num_choices(num_prompts: int, n: int) -> None:
+    """Raises InvalidRequest if one HTTP request asks for more sequences than MAX_CHOICES."""
+    if num_prompts * n > MAX_CHOICES:
+        raise InvalidRequest(
+            f"{num_prompts} prompts with n {n} are {num_prompts * n} choices, at most {MAX_CHOICES}: send fewer",
+            param="n",
+        )
 
 
 def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

@@ -64,7 +64,10 @@ def test_an_unknown_vocabulary_is_refused_by_name(changes: dict[str, Any], words
         ({"token_types": [1, 1]}, "2 entries for 260 tokens"),
         ({"bos_token_id": 260}, "bos_token_id is 260"),
         ({"merges": ["ab"]}, "'ab', which is no pair"),
+        ({"merges": [""]}, "'', which is no pair"),
+        ({"merges": [" "]}, "' ', which is no pair"),
         ({"merges": ["a b"]}, "not all tokens"),
+        ({"merges": ["a Ω"]}, "not all tokens"),
         ({"tokens": ["a", "b", "a"], "token_types": []}, "twice: 'a'"),
     ],
 )

@@ -1,7 +1,7 @@
 """A Vocabulary from tokenizer.ggml.* of a GGUF file: byte-level BPE (model gpt2), ids as llama.cpp's."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, zip_longest
+from itertools import zip_longest
 
 from tokenizers import AddedToken, Regex
 from tokenizers import Tokenizer as Engine
@@ -96,27 +96,32 @@ def _make_engine(
 def _make_merges(
     ids: dict[str, int], merges: list[tuple[str, str]], control: Mapping[str, ControlToken], *, ignores_merges: bool
 ) -> BPE:
-    # The library checks this too, but by a panic, which ends more than the load.
-    involved = {*chain.from_iterable(merges), *map("".join, merges)}
-    if not involved <= ids.keys():
-        for left, right in merges:
-            # A merge that makes or takes a control token is left out; any other unknown one is a fault.
-            if not {left, right, left + right} <= ids.keys() | control.keys():
-                raise CorruptCheckpoint(f"tokenizer.ggml.merges joins {left!r} and {right!r}, which are not all tokens")
-        merges = [pair for pair in merges if {*pair, "".join(pair)} <= ids.keys()]
-    return BPE(ids, merges, ignore_merges=ignores_merges)
+    # What a merge makes must be checked here: the library does it by a panic, which ends more than the load.
+    if {*map("".join, merges)} <= ids.keys():
+        try:
+            return BPE(ids, merges, ignore_merges=ignores_merges)
+        except Exception:  # The library raises nothing narrower; which merge it is, is found below.
+            pass
+    for left, right in merges:
+        # A merge that makes or takes a control token is left out; any other unknown one is a fault.
+        if not {left, right, left + right} <= ids.keys() | control.keys():
+            raise CorruptCheckpoint(f"tokenizer.ggml.merges joins {left!r} and {right!r}, which are not all tokens")
+    usable = [pair for pair in merges if {*pair, "".join(pair)} <= ids.keys()]
+    return BPE(ids, usable, ignore_merges=ignores_merges)
 
 
 def _split_merges(merges: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs in order of rank, each once: of a pair that stands twice the first rank counts."""
     pairs = []
-    for merge in merges:
-        # The first character may itself be a space.
-        cut = merge.find(" ", 1)
-        if cut < 0:
+    for merge in dict.fromkeys(merges):
+        left, space, right = merge.partition(" ")
+        if not left:  # The first character may itself be a space.
+            left, space, right = merge[1:].partition(" ")
+            left = merge[0] + left if merge else ""
+        if not space:
             raise CorruptCheckpoint(f"tokenizer.ggml.merges has {merge!r}, which is no pair")
-        pairs.append((merge[:cut], merge[cut + 1 :]))
-    return list(dict.fromkeys(pairs))
+        pairs.append((left, right))
+    return pairs
 
 
 def _first_double(tokens: Sequence[str]) -> str | None:

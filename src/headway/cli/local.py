@@ -16,8 +16,10 @@ from headway.errors import InternalError
 if TYPE_CHECKING:
     from headway.service.protocol import Service
 
+DEFAULT_TEMPERATURE = 0.7
+"""Where the model says none: at the API's 1.0 a small model rambles."""
 _POLL_S = 0.05
-# As the HTTP routes take them (server/sampling), so that chat and serve answer alike.
+# What the HTTP routes take of them (server/sampling).
 _DEFAULTS = (
     "temperature",
     "top_p",
@@ -79,7 +81,8 @@ class LocalAnswerer:
     async def answer(self, ask: Ask) -> AsyncGenerator[str, None]:
         """Streams the answer; closing aborts it."""
         defaults = await self._service.generation_defaults(self._model)
-        given = {**{name: defaults[name] for name in _DEFAULTS if defaults.get(name) is not None}, **ask.options}
+        of_model = {name: defaults[name] for name in _DEFAULTS if defaults.get(name) is not None}
+        given = {"temperature": DEFAULT_TEMPERATURE, **of_model, **ask.options}
         sampling = SamplingParams(**{**given, "stop": tuple(given.get("stop", ()))})
         prompt = ChatPrompt(ask.messages) if ask.prompt is None else TextPrompt(ask.prompt)
         request = GenerateRequest(f"cli-{next(self._numbers)}", self._model, prompt, sampling)

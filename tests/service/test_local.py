@@ -143,6 +143,24 @@ class TestAnswers:
         computed = stats["client_output_tokens_total"] + stats["client_overshoot_tokens_total"]
         assert computed == service.predictor().num_computed
 
+    async def test_a_time_out_ends_the_answer_with_what_there_is(self, make: Any) -> None:
+        clock = FakeClock()
+        service = await make(Script(reply=say("abc", gates={2: "never"})), clock=clock)
+        async with await service.generate(request(timeout_s=2.5)) as stream:
+            assert [(await anext(stream)).text for _ in range(2)] == ["a", "b"]
+            clock.advance(2.5)
+            deltas = await rest(stream)
+        assert [(delta.finish_reason, delta.stop_reason) for delta in deltas] == [("abort", "timeout")]
+        await service.until_idle()
+        assert [abort.reason for abort in service.predictor().aborts] == ["timeout"]
+
+    @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt"])
+    async def test_a_template_argument_that_has_a_field_of_its_own_is_refused(self, make: Any, name: str) -> None:
+        service = await make()
+        prompt = ChatPrompt([{"role": "user", "content": "x"}], template_kwargs={name: []})
+        with pytest.raises(InvalidRequest, match=name):
+            await service.tokenize("scripted", prompt)
+
     async def test_ids_and_texts_both_ways(self, make: Any) -> None:
         service = await make(Script(words=[b"\xf0\x9f"], generation_defaults={"top_k": 5}))
         assert await service.detokenize("scripted", [104, 256, 261]) == "h<|end|>�"
@@ -262,6 +280,19 @@ class TestLoading:
         card = service.models()[0]
         assert (card.state, card.max_model_len, card.info["vocab_size"]) == ("ready", 4096, 261)
         assert [phase for phase, _ in card.phases] == ["fetch", "read", "build", "warm"]
+
+    async def test_a_request_waits_for_a_load_no_longer_than_its_timeout(self, make: Any, tmp_path: Path) -> None:
+        clock = FakeClock()
+        service = await make(Script(load_waits_for=str(tmp_path / "go")), is_ready=False, clock=clock)
+        waiting = asyncio.create_task(ask(service, timeout_s=5.0))
+        await asyncio.sleep(0)
+        clock.advance(5.0)
+        with pytest.raises(ModelNotReady, match="timeout_s"):
+            await waiting
+        assert service.stats()["pool"]["pool"]["waiting_requests"] == 0.0
+        (tmp_path / "go").touch()
+        await service.until_ready()
+        assert await ask(service, timeout_s=5.0) == "Hello!"
 
     @pytest.mark.parametrize("is_in_process", [True, False], ids=["thread", "process"])
     async def test_a_load_that_fails_keeps_its_reason_and_backs_off(self, make: Any, is_in_process: bool) -> None:

@@ -76,9 +76,15 @@ class ClientBench:
     def request(self, request_id: str = "r", prompt: str = "hi", **sampling: Any) -> PreparedRequest:
         return PreparedRequest(request_id, "tiny", tuple(prompt.encode()), SamplingParams(**sampling), self.tokenizer)
 
+    async def submit(self, request_id: str = "r", **sampling: Any) -> RequestStream:
+        timeout_s = sampling.get("timeout_s")
+        deadline = None if timeout_s is None else self.clock.now() + timeout_s
+        request = self.request(request_id, **sampling)
+        return await self.client.submit(request, self.settled.append, deadline=deadline)
+
     async def open(self, request_id: str = "r", **sampling: Any) -> RequestStream:
         """A stream whose request was accepted."""
-        task = asyncio.create_task(self.client.submit(self.request(request_id, **sampling), self.settled.append))
+        task = asyncio.create_task(self.submit(request_id, **sampling))
         await asyncio.sleep(0)
         self.say(wire.Accepted(request_id=request_id))
         return await task

@@ -24,7 +24,7 @@ from headway.text.tokenizer import Tokenizer
 
 async def start(bench: ClientBench, **sampling: Any) -> "asyncio.Task[Any]":
     """A submit that the worker has not answered yet."""
-    task = asyncio.create_task(bench.client.submit(bench.request(**sampling), bench.settled.append))
+    task = asyncio.create_task(bench.submit(**sampling))
     await asyncio.sleep(0)
     return task
 

@@ -135,7 +135,7 @@ async def test_a_shutdown_during_the_load_ends_it_at_once(listener: Listener, tm
     "script", [{}, {"reply": Reply(hang_at=0)}, {"load_waits_for": "/no/such/place"}], ids=["idle", "stuck", "loading"]
 )
 async def test_a_child_never_outlives_its_parent(script: dict[str, Any]) -> None:
-    message = wire.encode(load(**script)) + b""
+    message = wire.encode(load(**script))
     submit = wire.encode(wire.Submit(request_id="r", prompt_token_ids=HI))
     parent_source = textwrap.dedent(
         f"""
@@ -177,7 +177,7 @@ def spawn_raw() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair()
     with theirs:
         child = subprocess.Popen(
-            [sys.executable, "-m", "headway.worker.serve", "--fd", str(theirs.fileno()), "--parent", str(os.getpid())],
+            [sys.executable, "-m", "headway.worker.serve", "--fd", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             stderr=subprocess.PIPE,
         )

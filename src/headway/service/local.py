@@ -64,14 +64,20 @@ class LocalService:
 
     async def generate(self, request: GenerateRequest) -> RequestStream:
         """A lease, then ids, then the worker's word. Raises HeadwayError: then nothing runs and nothing is leased."""
-        lease = await self._residents.lease(self._find(request.model))
-        try:
-            opened = await self._residents.text(lease.model)
-            prepared = await prepare_request(opened.text, request)
-        except BaseException:
+        model, timeout_s = self._find(request.model), request.sampling.timeout_s
+        deadline = None if timeout_s is None else self._clock.now() + timeout_s
+        while True:
+            lease = await self._residents.lease(model, deadline)
+            try:
+                opened = await self._residents.text(model)
+                prepared = await prepare_request(opened.text, request)
+            except BaseException:
+                lease.release(False)
+                raise
+            if not lease.client.ended.done():
+                return await lease.client.submit(prepared, lease.release, deadline=deadline)
+            # It died while the prompt was tokenised: nothing was asked of it, so the next one may be asked.
             lease.release(False)
-            raise
-        return await lease.client.submit(prepared, lease.release)
 
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:
         """The ids that generate() would send."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import headway_wire as wire
 from headway.config import ModelConfig, PoolConfig, ServerConfig
-from headway.errors import HeadwayError, InternalError
+from headway.errors import HeadwayError, InternalError, ModelNotReady
 from headway.observe.clock import Clock
 from headway.service.events import (
     Deny,
@@ -116,11 +116,17 @@ class Residents:
         """What the pool thinks of it now."""
         return self.pool.state.models[model.id]
 
-    async def lease(self, model: ServedModel) -> Lease:
-        """Waits until the model is resident. Raises ModelNotReady, QueueFull, ShuttingDown, or why it can't load."""
+    async def lease(self, model: ServedModel, deadline: float | None = None) -> Lease:
+        """Waits until the model is resident, at most until `deadline` of the clock.
+
+        Raises ModelNotReady, QueueFull, ShuttingDown, or why it can not be loaded.
+        """
         ticket = next(self._tickets)
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
+        timer = None
+        if deadline is not None:
+            timer = self._clock.call_at(deadline, functools.partial(self._give_up, ticket, model))
         self.pool.post(Want(ticket, model.id))
         try:
             return await future
@@ -132,6 +138,8 @@ class Residents:
             raise
         finally:
             self._waiting.pop(ticket, None)
+            if timer is not None:
+                timer.cancel()
 
     async def text(self, model: ServedModel) -> OpenedModel:
         """Its text, opened now if nobody did before. Raises why it can not be opened."""
@@ -204,6 +212,13 @@ class Residents:
             future.set_exception(effect.error)
 
     # within
+
+    def _give_up(self, ticket: int, model: ServedModel) -> None:
+        error = ModelNotReady(
+            f"model {model.id} was not ready within the request's timeout_s: give it more, or try later"
+        )
+        self.deny(Deny(ticket, error))
+        self.pool.post(Unwant(ticket))
 
     async def _live(self, model: ServedModel, generation: int) -> None:
         error: HeadwayError | None

@@ -79,11 +79,13 @@ class WorkerClient:
         self._send(message)
         return await asyncio.shield(self._ready)
 
-    async def submit(self, request: PreparedRequest, on_settled: Callable[[bool], None]) -> RequestStream:
+    async def submit(
+        self, request: PreparedRequest, on_settled: Callable[[bool], None], *, deadline: float | None = None
+    ) -> RequestStream:
         """Sends the request; returns once it is accepted. Raises ContextLengthExceeded, WorkerDied, or the refusal.
 
         `on_settled` is called once, whatever happens, when the worker owes nothing more for the request; its argument
-        says whether the worker answered it to the end.
+        says whether the worker answered it to the end. At `deadline` of the clock the stream ends with what it has.
         """
         try:
             self._check_alive()
@@ -95,7 +97,7 @@ class WorkerClient:
         except HeadwayError:
             on_settled(False)
             raise
-        stream, wire_id = self._enter(request, on_settled)
+        stream, wire_id = self._enter(request, on_settled, deadline)
         self._send(
             wire.Submit(
                 request_id=wire_id,
@@ -237,14 +239,18 @@ class WorkerClient:
 
     # within
 
-    def _enter(self, request: PreparedRequest, on_settled: Callable[[bool], None]) -> tuple[RequestStream, str]:
+    def _enter(
+        self, request: PreparedRequest, on_settled: Callable[[bool], None], deadline: float | None
+    ) -> tuple[RequestStream, str]:
         if not self._has_active():
             self._progress_at = self._clock.now()
         wire_id, number = request.request_id, 1
         while wire_id in self._open:
             number += 1
             wire_id = f"{request.request_id}#{number}"
-        stream = RequestStream(request, wire_id=wire_id, send=self._send, limits=self._limits, clock=self._clock)
+        stream = RequestStream(
+            request, wire_id=wire_id, send=self._send, limits=self._limits, clock=self._clock, deadline=deadline
+        )
         self._open[wire_id] = _OpenRequest(stream, on_settled)
         if self._stall_timer is None:
             self._start_stall_timer(self._progress_at)

@@ -211,7 +211,7 @@ async def start_process(name: str, receiver: Receiver, *, python: str | None = N
 
 
 def _spawn(python: str, fd: int) -> "subprocess.Popen[bytes]":
-    command = [python, "-m", "headway.worker.serve", "--fd", str(fd), "--parent", str(os.getpid())]
+    command = [python, "-m", "headway.worker.serve", "--fd", str(fd)]
     return subprocess.Popen(
         command,
         pass_fds=(fd,),

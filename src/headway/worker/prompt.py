@@ -18,6 +18,7 @@ from headway.text.tokenizer import Tokenizer
 LONG_TEXT_CHARACTERS = 16 * 1024
 """A longer prompt is tokenised in a thread, so that the event loop goes on."""
 
+_RENDER_ARGUMENTS = frozenset({"messages", "tools", "add_generation_prompt"})
 _WIRE_FIELDS = tuple(name for name in wire.Sampling.__struct_fields__ if name != "max_tokens")
 
 
@@ -51,6 +52,11 @@ def prepare_prompt(text: ModelText, prompt: Prompt) -> list[int]:
             raise InvalidRequest(
                 "this model has no chat template: give one with --chat-template, or send a plain prompt",
                 param="messages",
+            )
+        reserved = sorted(prompt.template_kwargs.keys() & _RENDER_ARGUMENTS)
+        if reserved:
+            raise InvalidRequest(
+                f"the chat template can not be given {reserved[0]!r}: it has a field of its own", param=reserved[0]
             )
         rendered = text.chat_template.render(
             prompt.messages,

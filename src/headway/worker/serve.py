@@ -1,4 +1,4 @@
-"""The child process: python -m headway.worker.serve --fd N --parent PID.
+"""The child process: python -m headway.worker.serve --fd N.
 
 Three threads: a reader (socket -> inbox), the main thread (worker/loop), a writer (outbox -> socket); so a step never
 waits for the socket, and the parent's end of file is seen while a step runs. End of file from the parent ends the
@@ -88,25 +88,25 @@ class SocketWorker:
             os._exit(1)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Asks Linux to kill this process when its parent ends, for the moments when the reader can not run."""
+def die_with_parent() -> None:
+    """Asks Linux to kill this process when its parent ends, for the moments when the reader can not run.
+
+    A parent that ended before is seen by the reader, as end of file.
+    """
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves the socket `--fd` until it ends; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
-    parser.add_argument("--parent", type=int, required=True, help="the parent's process id")
     options = parser.parse_args(arguments)
     # Ctrl-C goes to the whole group of a terminal; the parent decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with_parent(options.parent)
+    die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     connection = socket.socket(fileno=options.fd)
     connection.set_inheritable(False)

@@ -43,6 +43,7 @@ class RequestStream:
         send: Callable[[wire.Down], None],
         limits: StreamLimits,
         clock: Clock,
+        deadline: float | None = None,
     ) -> None:
         self.model = request.model
         self.prompt_token_ids = request.prompt_token_ids
@@ -67,8 +68,8 @@ class RequestStream:
         self._waiter: asyncio.Future[None] | None = None
         self._slow_timer: Timer | None = None
         self._timeout_timer: Timer | None = None
-        if request.sampling.timeout_s is not None:
-            self._timeout_timer = clock.call_at(clock.now() + request.sampling.timeout_s, self._on_timeout)
+        if deadline is not None:
+            self._timeout_timer = clock.call_at(deadline, self._on_timeout)
 
     # the reader's side
 

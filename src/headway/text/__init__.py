@@ -1,0 +1,1 @@
+"""Strings <-> tokens: tokenizer, chat template, detokenizer, stop strings. Pure: no process, no HTTP, no model."""

@@ -17,6 +17,7 @@ from headway.core.sampling import SamplingParams
 from headway.errors import (
     ContextLengthExceeded,
     CorruptCheckpoint,
+    DownloadFailed,
     InternalError,
     InvalidConfig,
     InvalidRequest,
@@ -367,6 +368,18 @@ class TestDeath:
         assert service.stats()["pool"]["pool"]["worker_starts_total"] == 2.0
         # Three unfinished answers of at least a token each, and seven tokens: counters outlive a worker.
         assert service.stats()["models"]["scripted"]["client_output_tokens_total"] >= 3 + 7
+
+    async def test_a_restart_does_not_ask_again_where_the_model_is(
+        self, make: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        service = await make()
+
+        async def fail(self: ScriptedLoader, model: ModelConfig) -> Path:
+            raise DownloadFailed("the hub is out of reach")
+
+        monkeypatch.setattr(ScriptedLoader, "resolve", fail)
+        service.worker().kill("was ended by SIGKILL")
+        assert await ask(service) == "Hello!"
 
     async def test_an_exception_that_escapes_the_predictor_is_a_death_with_its_words(self, make: Any) -> None:
         service = await make(Script(replies={"bad": say("ab", raise_at=1)}), is_in_process=False)

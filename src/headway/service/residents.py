@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import headway_wire as wire
@@ -46,6 +47,8 @@ class ServedModel:
 
     id: str
     config: ModelConfig
+    path: Path | None = None
+    """Where its files are, once that is known."""
     opening: asyncio.Task[OpenedModel] | None = None
     """Of the last start, or of the first who asked for its text."""
     client: WorkerClient | None = None
@@ -239,7 +242,7 @@ class Residents:
     async def _run(self, model: ServedModel, generation: int) -> HeadwayError:
         """From the start of a worker to its end; what it ended with."""
         self._enter_phase(model, "fetch", None)
-        path = await self._loader.resolve(model.config)
+        path = await self._resolve(model)
         model.opening = asyncio.create_task(self._loader.open(model.config, path))
         client = WorkerClient(
             model.id,
@@ -273,7 +276,13 @@ class Residents:
             loading.cancel()
 
     async def _open(self, model: ServedModel) -> OpenedModel:
-        return await self._loader.open(model.config, await self._loader.resolve(model.config))
+        return await self._loader.open(model.config, await self._resolve(model))
+
+    async def _resolve(self, model: ServedModel) -> Path:
+        """Once: a model that was found is started again without asking a hub, which may be out of reach by then."""
+        if model.path is None:
+            model.path = await self._loader.resolve(model.config)
+        return model.path
 
     def _enter_phase(self, model: ServedModel, phase: str, fraction: float | None) -> None:
         if phase not in model.phases:

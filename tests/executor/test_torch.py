@@ -16,7 +16,7 @@ from headway.executor.base import StepArrays
 from headway.executor.groups import MAX_SLICES
 from headway.executor.torch import TorchExecutor
 from headway.model import make_program
-from headway.model.ops import Attention, Logits
+from headway.model.ops import Attention, Logits, Rope
 
 BLOCK = 16
 SHAPE = ModelShape(
@@ -152,6 +152,40 @@ def test_a_soft_cap_on_scores_and_logits_bounds_them():
     np.testing.assert_allclose(executor.execute(prompts([[9]], first_positions=[3])), whole, atol=1e-5)
     assert np.abs(whole).max() <= 0.25
     assert np.abs(whole - make().execute(prompts([[3, 5, 7, 9]]))).max() > 0.1
+
+
+def turned(**changes):
+    ops = tuple(dataclasses.replace(op, **changes) if isinstance(op, Rope) else op for op in PROGRAM.ops)
+    return dataclasses.replace(PROGRAM, ops=ops)
+
+
+def test_interleaved_pairs_over_permuted_rows_are_halves():
+    order = np.arange(8).reshape(2, 4).T.reshape(-1)  # column of a half layout for each of an interleaved one
+    half = RandomWeights()
+    permuted = {
+        name: half.arrays[name].reshape(-1, 8, 32)[:, order].reshape(half.arrays[name].shape)
+        for name in half.arrays
+        if name.endswith(("q.weight", "k.weight"))
+    }
+    weights = RandomWeights(**permuted)
+    step = prompts([[3, 5, 7, 9]])
+    interleaved = make(turned(layout="interleaved"), weights=weights).execute(step)
+    np.testing.assert_allclose(interleaved, make().execute(step), atol=1e-5)
+
+
+def test_columns_past_the_turned_ones_stay():
+    # Two of eight columns turn at one radian a position; the same as four pairs of which the last three stand still,
+    # once the columns are put where these pairs have them.
+    order = np.array([0, 4, 1, 2, 3, 5, 6, 7])
+    whole = RandomWeights()
+    permuted = {
+        name: whole.arrays[name].reshape(-1, 8, 32)[:, order].reshape(whole.arrays[name].shape)
+        for name in whole.arrays
+        if name.endswith(("q.weight", "k.weight"))
+    }
+    step = prompts([[3, 5, 7, 9]])
+    partial = make(turned(frequencies=(1.0,)), weights=RandomWeights(**permuted)).execute(step)
+    np.testing.assert_allclose(partial, make(turned(frequencies=(1.0, 0.0, 0.0, 0.0))).execute(step), atol=1e-5)
 
 
 def test_attention_that_is_not_causal_is_refused():

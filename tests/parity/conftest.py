@@ -142,7 +142,11 @@ FAMILIES = [
     _case("mistral-window", {"sliding_window": 6}, sliding_window=6),
     _case("qwen2-bias", {}, has_qkv_bias=True),
     _case("qwen3-qk_norm", {"head_dim": 32}, has_qk_norm=True, head_dim=32),
-    _case("smollm3-nope", {"no_rope_layers": [1, 0], "pad_token_id": 0}, skipped_layers=frozenset({1})),
+    _case(
+        "smollm3-nope",
+        {"no_rope_layers": [1, 0], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+        skipped_layers=frozenset({1}),
+    ),
     _case(
         "granite-scales",
         {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 4.0, "attention_multiplier": 0.2},

@@ -2,12 +2,23 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
+from headway.cache.kv_store import KVStore
+from headway.checkpoint.checkpoint import open_checkpoint
 from headway.executor.fuse import ALL_FUSIONS
+from headway.executor.torch import TorchExecutor
+from headway.model import make_program
 
 TOLERANCE = 1e-4
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(0, 128, size=size).tolist() for size in (37, 1, 16, 23)]
+
+
+def write_tokenizer(folder):
+    """The smallest that a checkpoint may have: only ids matter here."""
+    Tokenizer(BPE(vocab={"a": 0}, merges=[])).save(str(folder / "tokenizer.json"))
 
 
 def test_a_whole_prompt_gives_transformers_logits(pair, sequences_of):
@@ -46,3 +57,15 @@ def test_each_fusion_can_be_left_out(pair, sequences_of, left_out):
     kept = tuple(name for name in ALL_FUSIONS if name not in left_out)
     ours = pair.executor(fusions=kept).execute(sequences_of(1).step({0: PROMPTS[3]}))
     np.testing.assert_allclose(ours, pair.logits(PROMPTS[3]), atol=TOLERANCE, rtol=0)
+
+
+def test_a_folder_that_transformers_saved_gives_its_logits(pair, sequences_of, tmp_path):
+    pair.model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    program = make_program(checkpoint.shape)
+    kv = KVStore(program.caches, num_blocks=64, block_size=4, dtype="float32")
+    executor = TorchExecutor(program, checkpoint.weights, kv, dtype="float32", threads=1)
+    ours = executor.execute(sequences_of(1).step({0: PROMPTS[3]}))
+    np.testing.assert_allclose(ours, pair.logits(PROMPTS[3]), atol=TOLERANCE, rtol=0)
+    assert program == make_program(pair.shape)

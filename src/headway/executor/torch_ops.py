@@ -4,7 +4,7 @@ A register holds a value of the Program, a tensor [rows, width]; torch.py number
 are views of one matrix.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.nn import functional
 from headway.errors import UnsupportedModel
 from headway.executor.fuse import AddLinear, Gate, JoinedLinear, JoinedRope, PlanOp
 from headway.executor.torch_attention import PagedCache, StepGroups, Workspace, attend
+from headway.executor.torch_rope import Turns, make_turn
 from headway.executor.torch_weights import WeightLoader
 from headway.model.ops import (
     Activation,
@@ -44,7 +45,7 @@ class StepTensors:
     slots: Tensor  # [num_tokens]
     logit_rows: Tensor  # [num_logit_rows]
     groups: StepGroups
-    turns: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    turns: Turns = field(default_factory=dict)
 
 
 Run = Callable[[Registers, StepTensors], None]
@@ -64,7 +65,8 @@ class Compiler:
     """Whether no later op reads this input of the op, so that it may overwrite it."""
     clears_unused: list[bool] = field(default_factory=lambda: [False])
     """One flag, shared with the executor: caches hold numbers that are not finite."""
-    ropes: dict[tuple[tuple[float, ...], float], int] = field(default_factory=dict)
+    ropes: dict[Hashable, int] = field(default_factory=dict)
+    """Numbers of the distinct ropes."""
 
 
 def compile_op(op: PlanOp, compiler: Compiler) -> Run:
@@ -173,7 +175,7 @@ def _norm(op: Norm, compiler: Compiler) -> Run:
     def run(registers: Registers, step: StepTensors) -> None:
         value = registers[source]
         if over_heads:
-            registers[out] = normalise(value.unflatten(1, (-1, *width))).flatten(1)
+            registers[out] = normalise(value.view(value.shape[0], value.shape[1] // width[0], *width)).flatten(1)
         else:
             registers[out] = normalise(value)
 
@@ -215,7 +217,7 @@ def _joined_linear(op: JoinedLinear, compiler: Compiler) -> Run:
 
     def run(registers: Registers, step: StepTensors) -> None:
         joint = product(registers[source])
-        for out, part in zip(outs, torch.split(joint, widths, dim=1), strict=True):
+        for out, part in zip(outs, joint.split_with_sizes(widths, 1), strict=True):
             registers[out] = part
 
     return run
@@ -247,39 +249,15 @@ def _gate(op: Gate, compiler: Compiler) -> Run:
     return run
 
 
-def _make_turn(op: Rope, compiler: Compiler) -> Callable[[Tensor, StepTensors], Tensor]:
-    """value [num_tokens, any number of heads * head_dim] -> the same, turned; a new tensor."""
-    key = compiler.ropes.setdefault((op.frequencies, op.magnitude), len(compiler.ropes))
-    frequencies = torch.tensor(op.frequencies, dtype=torch.float32, device=compiler.device)
-    magnitude, head_dim, dims, dtype = op.magnitude, op.head_dim, op.dims, compiler.dtype
-    if op.layout == "half":
-        first, second = slice(0, dims // 2), slice(dims // 2, dims)
-    else:
-        first, second = slice(0, dims, 2), slice(1, dims, 2)
-
-    def turn(value: Tensor, step: StepTensors) -> Tensor:
-        if key not in step.turns:
-            angles = step.positions.to(torch.float32)[:, None, None] * frequencies
-            cosines, sines = (angles.cos() * magnitude).to(dtype), (angles.sin() * magnitude).to(dtype)
-            step.turns[key] = cosines, sines  # [num_tokens, 1, dims / 2]
-        cosines, sines = step.turns[key]
-        heads = torch.unflatten(value, 1, (-1, head_dim))
-        low, high = heads[..., first], heads[..., second]
-        turned = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)
-        torch.mul(low, cosines, out=turned[..., first]).addcmul_(high, sines, value=-1)
-        torch.mul(high, cosines, out=turned[..., second]).addcmul_(low, sines)
-        if dims < head_dim:
-            turned[..., dims:] = heads[..., dims:]
-        return turned.flatten(1)
-
-    return turn
-
-
 def _rope(op: Rope, compiler: Compiler) -> Run:
-    out, source, turn = compiler.register[op.out], compiler.register[op.input], _make_turn(op, compiler)
+    out, source, turn = (
+        compiler.register[op.out],
+        compiler.register[op.input],
+        make_turn(op, compiler.ropes, compiler.dtype, compiler.device),
+    )
 
     def run(registers: Registers, step: StepTensors) -> None:
-        registers[out] = turn(registers[source], step)
+        registers[out] = turn(registers[source], step.positions, step.turns)
 
     return run
 
@@ -287,14 +265,14 @@ def _rope(op: Rope, compiler: Compiler) -> Run:
 def _joined_rope(op: JoinedRope, compiler: Compiler) -> Run:
     outs = [compiler.register[name] for name in op.outs]
     sources = [compiler.register[name] for name in op.inputs]
-    turn = _make_turn(op.rope, compiler)
+    turn = make_turn(op.rope, compiler.ropes, compiler.dtype, compiler.device)
 
     def run(registers: Registers, step: StepTensors) -> None:
         parts = [registers[source] for source in sources]
         widths = [part.shape[1] for part in parts]
         # The parts are neighbouring columns of one matrix: a view from the first over all of them.
         joint = parts[0].as_strided((parts[0].shape[0], sum(widths)), parts[0].stride(), parts[0].storage_offset())
-        for out, part in zip(outs, torch.split(turn(joint, step), widths, dim=1), strict=True):
+        for out, part in zip(outs, turn(joint, step.positions, step.turns).split_with_sizes(widths, 1), strict=True):
             registers[out] = part
 
     return run

@@ -293,3 +293,29 @@ async def test_models_and_tokens_are_told(client: AsyncOpenAI, server: HttpServe
         assert texts.json() == {"generated_texts": ["a,b,cdefg", "👋 hi"]}
         streamed = await plain.post("/generate_stream", json={"prompt": "wave"})
         assert streamed.text.endswith("data: [DONE]\n\n")
+
+
+async def test_many_clients_at_once_get_their_own_and_leave_nothing(
+    client: AsyncOpenAI, service: ScriptedService
+) -> None:
+    told = {"hello": "Hello!", "wave": "👋 hi", "split": "你好世界", "stop": "a,b,cdefg", "long": "x" * 40}
+
+    async def ask(place: int) -> None:
+        word = list(told)[place % len(told)]
+        if place % 3 == 0:
+            answer = await client.completions.create(model="scripted", prompt=[word, "wave"], n=2, max_tokens=40)
+            assert [choice.text for choice in answer.choices] == [told[word], told[word], told["wave"], told["wave"]]
+            return
+        stream = await client.chat.completions.create(**chat(word), stream=True, max_tokens=40)
+        if place % 3 == 1:
+            await anext(aiter(stream))
+            await stream.close()
+            return
+        assert "".join([c.delta.content or "" async for chunk in stream for c in chunk.choices]) == told[word]
+
+    await asyncio.gather(*(ask(place) for place in range(45)))
+    await service.until_idle()
+    numbers = service.stats()["models"]["scripted"]
+    # Computed = billed + overshoot.
+    made = numbers["client_output_tokens_total"] + numbers["client_overshoot_tokens_total"]
+    assert made == service.predictor().num_computed

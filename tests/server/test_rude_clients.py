@@ -166,7 +166,7 @@ async def test_who_does_not_read_is_held_and_then_cut_off() -> None:
 
 @pytest.mark.parametrize("head", [b"", b"POST /tokenize HTTP/1.1\r\nhost: x\r\n"])
 async def test_a_head_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
-    monkeypatch.setattr("headway.server.run.HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("headway.server.connection.HEAD_TIMEOUT_S", 0.05)
     async with serving() as (server, _):
         connection = await Connection.open(server)
         await connection.send(head)

@@ -19,7 +19,8 @@ from tests.server.conftest import CHAT, FakeService, client_of, listening, sse, 
 from headway.config import ServerConfig
 from headway.errors import InvalidConfig
 from headway.server.app import lifespan_of, make_app
-from headway.server.run import HttpServer, bind
+from headway.server.listen import bind
+from headway.server.run import HttpServer
 from headway.testing.script import Reply, Script, say
 
 BODY = {"model": "scripted", "prompt": "x", "stream": True, "max_tokens": 1000}
@@ -173,12 +174,18 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "300.0.0.1", "192.0.2.1"])
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "300.0.0.1", "192.0.2.1", "x" * 70])
 def test_a_host_that_is_not_ours_is_one_clear_line(host: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         bind(host, 0)
     assert host in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 2**40])
+def test_a_port_that_is_none_is_one_clear_line(port: int) -> None:
+    with pytest.raises(InvalidConfig, match=f"port is {port}"):
+        bind("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(("host", "start"), [("127.0.0.1", "http://127.0.0.1:"), ("0.0.0.0", "http://127.0.0.1:")])

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from headway.core.output import Usage
 
+PREFIX: Final = "headway_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.25, 2.5, 5, 10, 20, 40, 80, 160, 640)
@@ -65,52 +66,35 @@ class Metrics:
         Args:
             stats: read at each scrape; must not block.
         """
-        registry = CollectorRegistry(auto_describe=False)
-        self.registry = registry
-        model, name = ("model_name",), "headway_"
-        self.prompt_tokens = Counter(
-            name + "prompt_tokens", "Prompt tokens of ended requests.", model, registry=registry
+        self.registry = CollectorRegistry(auto_describe=False)
+        model = "model_name"
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of ended requests.", model)
+        self.cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens not computed again.", model)
+        self.generation_tokens = self._counter("generation_tokens", "Output tokens as billed.", model)
+        self.finished = self._counter(
+            "request_success", "Choices that ended, by how: stop, length, abort, error.", model, "finished_reason"
         )
-        self.cached_tokens = Counter(
-            name + "prompt_tokens_cached", "Prompt tokens that were not computed again.", model, registry=registry
+        self.rejections = self._counter("admission_rejections", "Requests refused, by the error's code.", "reason")
+        self.first_token = self._histogram(
+            "time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN_BUCKETS, model
         )
-        self.generation_tokens = Counter(
-            name + "generation_tokens", "Output tokens as billed.", model, registry=registry
+        self.inter_token = self._histogram(
+            "inter_token_latency_seconds", "Between the tokens of a choice.", _TOKEN_BUCKETS, model
         )
-        self.finished = Counter(
-            name + "request_success",
-            "Choices that ended, by how: stop, length, abort, error.",
-            (*model, "finished_reason"),
-            registry=registry,
+        self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _REQUEST_BUCKETS, model)
+        self.http_requests = self._counter("http_requests", "Answers, by route.", "handler", "method", "status")
+        self.http_duration = self._histogram(
+            "http_request_duration_seconds", "Arrival to the last byte.", _REQUEST_BUCKETS, "handler"
         )
-        self.rejections = Counter(
-            name + "admission_rejections",
-            "Requests that were refused, by the error's code.",
-            ("reason",),
-            registry=registry,
-        )
-        self.first_token = _histogram(
-            "time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN_BUCKETS, registry
-        )
-        self.inter_token = _histogram(
-            "inter_token_latency_seconds", "Between the tokens of a choice.", _TOKEN_BUCKETS, registry
-        )
-        self.latency = _histogram("e2e_request_latency_seconds", "Arrival to last token.", _REQUEST_BUCKETS, registry)
-        self.http_requests = Counter(
-            name + "http_requests", "Answers, by route.", ("handler", "method", "status"), registry=registry
-        )
-        self.http_duration = Histogram(
-            name + "http_request_duration_seconds",
-            "Arrival to the last byte.",
-            ("handler",),
-            buckets=_REQUEST_BUCKETS,
-            registry=registry,
-        )
-        self.http_open = Gauge(name + "http_requests_open", "HTTP requests being answered.", registry=registry)
-        self.http_disconnects = Counter(
-            name + "http_disconnects", "Requests whose client left before the end.", registry=registry
-        )
-        registry.register(StatsCollector(stats))
+        self.http_open = Gauge(PREFIX + "http_requests_open", "HTTP requests being answered.", registry=self.registry)
+        self.http_disconnects = self._counter("http_disconnects", "Requests whose client left before the end.")
+        self.registry.register(StatsCollector(stats))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(PREFIX + name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> Histogram:
+        return Histogram(PREFIX + name, text, (label,), buckets=buckets, registry=self.registry)
 
     def render(self) -> bytes:
         """The exposition, in Prometheus' text format."""
@@ -187,7 +171,3 @@ class StatsCollector(Collector):
             yield GaugeMetricFamily(name, text, value=pool.get(key, 0.0))
         for key, (name, text) in POOL_COUNTERS.items():
             yield CounterMetricFamily(name, text, value=pool.get(key, 0.0))
-
-
-def _histogram(name: str, text: str, buckets: tuple[float, ...], registry: CollectorRegistry) -> Histogram:
-    return Histogram("headway_" + name, text, ("model_name",), buckets=buckets, registry=registry)

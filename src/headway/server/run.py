@@ -2,12 +2,11 @@
 
 The first SIGTERM or SIGINT: readiness goes to 503, new requests get 503, streams finish within drain_timeout_s, then
 the service ends and serve() returns 0. A second one has the system's own effect: the process is gone at once, and the
-workers with it, since they end when their parent does. The same goes for a signal while a model is loading.
+workers with it, since they end when their parent does. A model that is loading holds up neither.
 """
 
 import asyncio
 import contextlib
-import errno
 import math
 import signal
 import socket
@@ -18,28 +17,20 @@ from typing import Any, cast
 import uvicorn
 import uvloop
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headway.config import ServerConfig
-from headway.errors import InvalidConfig
 from headway.observe.logs import get_logger
 from headway.server.app import lifespan_of, make_app, server_state
-from headway.server.events import ABORT_EXTENSION
+from headway.server.connection import HttpProtocol
+from headway.server.listen import BACKLOG, bind
 from headway.service.protocol import Service
 
 log = get_logger("headway.server")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-BACKLOG = 2048
 KEEP_ALIVE_S = 75.0
 """An idle connection lives longer here than in the usual clients' pools, so that they, and not we, close it."""
 READINESS_POLL_S = 0.05
-HEAD_TIMEOUT_S = 30.0
-"""How long a request's line and headers may take, and a new connection's first byte."""
-MAX_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers together."""
-_TCP_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
-"""A client that vanished without a word, and waits for a whole answer, is noticed after about a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,43 +149,6 @@ class HttpServer:
         self._announcements.on_ready()
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 takes a free one. Raises InvalidConfig in one line."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise InvalidConfig(f"host {host} is no address: {error.strerror}", param="host") from None
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _set_keep_alive(bound)
-        bound.bind(address)
-        # Now, and not when the event loop comes to it: a second server on this port learns it here.
-        bound.listen(BACKLOG)
-    except OSError as error:
-        bound.close()
-        raise InvalidConfig(_bind_message(host, port, error), param="port") from None
-    return bound
-
-
-def _set_keep_alive(bound: socket.socket) -> None:
-    """For all connections: they inherit it. What the system has not is left as it is."""
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _TCP_KEEP_ALIVE.items():
-        if hasattr(socket, name):
-            bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _bind_message(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use: choose another one, or 0 for any that is free"
-    if error.errno == errno.EACCES:
-        return f"port {port} on {host} may not be used by this user: choose one over 1023"
-    return f"can not listen on {host} port {port}: {error.strerror}"
-
-
 def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         cast(Any, app),
@@ -224,78 +178,3 @@ class _Uvicorn(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_started()
-
-
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with three additions.
-
-    - The scope offers ABORT_EXTENSION: closing politely would wait for a reader who does not read.
-    - When a client that has pipelined requests leaves, the request that is being answered is told, and not only the
-      last one that was read.
-    - A request's head has a size and a time limit.
-    """
-
-    _running: Any = None
-    _head_timer: asyncio.TimerHandle | None = None
-    _num_head_bytes = 0
-    _num_pending_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_head()
-
-    def data_received(self, data: bytes) -> None:
-        is_head = self._head_timer is not None
-        super().data_received(data)
-        # The parser keeps a header to itself until it is whole: what it may keep is counted here.
-        if is_head and self._head_timer is not None and not self.transport.is_closing():
-            self._num_pending_bytes += len(data)
-            if self._num_pending_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The request's head is too long.")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._start_head()
-        extensions: dict[str, Any] = {ABORT_EXTENSION: self.transport.abort}
-        cast(dict[str, Any], self.scope)["extensions"] = extensions
-
-    def on_url(self, url: bytes) -> None:
-        self._count_head(url)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(name + value)
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._stop_head()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head()
-        self.pipeline.clear()
-        running = self._running
-        if running is not None and not running.response_complete:
-            running.disconnected = True
-            running.message_event.set()
-        super().connection_lost(exc)
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def _start_head(self) -> None:
-        self._stop_head()
-        self._num_head_bytes = self._num_pending_bytes = 0
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
-
-    def _stop_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _count_head(self, data: bytes) -> None:
-        """Raises, which the parser turns into a 400 and the end of the connection."""
-        self._num_head_bytes += len(data)
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            raise ValueError("the request's head is too long")

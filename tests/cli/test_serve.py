@@ -110,7 +110,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2() -> None:
         port = lines_until(first, "Headway ")[0].partition("127.0.0.1:")[2].partition(",")[0]
         with serving("--port", port) as second:
             out, err = second.communicate()
-            assert (second.returncode, out) == (2, "")
+            assert (second.returncode, out) == (2, ""), err
             assert f"port {port} on 127.0.0.1 is in use" in err
             assert "Traceback" not in err
 

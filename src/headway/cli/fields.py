@@ -1,8 +1,6 @@
 """What a setting is made of: how it looks on the command line, where its value goes, and how its text is read."""
 
-import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
@@ -80,12 +78,6 @@ DtypeName = Annotated[Dtype, BeforeValidator(_dtype)]
 Automatic = BeforeValidator(_automatic)
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-def default_cache_dir() -> Path:
-    """XDG_CACHE_HOME/headway, or ~/.cache/headway."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "headway"
 
 
 def flag_of(metadata: list[Any]) -> Flag:

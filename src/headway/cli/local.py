@@ -10,7 +10,7 @@ from headway.cli.answers import Ask
 from headway.cli.resolve import resolve_settings
 from headway.cli.terminal import fetch_bar
 from headway.core.request import ChatPrompt, GenerateRequest, TextPrompt
-from headway.core.sampling import SamplingParams
+from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InternalError
 
 if TYPE_CHECKING:
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 DEFAULT_TEMPERATURE = 0.7
 """Where the model says none: at the API's 1.0 a small model rambles."""
 _POLL_S = 0.05
-# What the HTTP routes take of them (server/sampling).
-_DEFAULTS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
 
 
 def make_service(flags: Mapping[str, Any], config: Path | None) -> "Service":
@@ -81,8 +71,7 @@ class LocalAnswerer:
     async def answer(self, ask: Ask) -> AsyncGenerator[str, None]:
         """Streams the answer; closing aborts it."""
         defaults = await self._service.generation_defaults(self._model)
-        of_model = {name: defaults[name] for name in _DEFAULTS if defaults.get(name) is not None}
-        given = {"temperature": DEFAULT_TEMPERATURE, **of_model, **ask.options}
+        given = {"temperature": DEFAULT_TEMPERATURE, **sampling_defaults(defaults), **ask.options}
         sampling = SamplingParams(**{**given, "stop": tuple(given.get("stop", ()))})
         prompt = ChatPrompt(ask.messages) if ask.prompt is None else TextPrompt(ask.prompt)
         request = GenerateRequest(f"cli-{next(self._numbers)}", self._model, prompt, sampling)

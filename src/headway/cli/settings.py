@@ -29,7 +29,6 @@ from headway.cli.fields import (
     Names,
     Seconds,
     Text,
-    default_cache_dir,
     default_of,
     flag_of,
 )
@@ -41,6 +40,7 @@ from headway.config import (
     PoolConfig,
     ServerConfig,
     TextConfig,
+    default_cache_dir,
 )
 from headway.errors import InvalidConfig
 

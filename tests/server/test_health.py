@@ -80,6 +80,8 @@ async def test_requests_are_counted_by_how_they_ended(client: httpx2.AsyncClient
     assert found["headway_http_requests_total handler=/v1/chat/completions method=POST status=500"] == 1
     assert found["headway_http_requests_total handler=/v1/completions method=POST status=400"] == 1
     assert found["headway_http_requests_total handler=none method=GET status=404"] == 1
+    rejected = "headway_admission_rejections_total reason={}"
+    assert [found[rejected.format(code)] for code in ("model_not_found", "invalid_value")] == [1, 1]
     assert found["headway_num_requests_running model_name=m"] == 0
     assert found["headway_http_requests_open"] == 1  # the scrape itself
     # What a caller invents becomes no label.

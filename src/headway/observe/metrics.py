@@ -74,7 +74,9 @@ class Metrics:
         self.finished = self._counter(
             "request_success", "Choices that ended, by how: stop, length, abort, error.", model, "finished_reason"
         )
-        self.rejections = self._counter("admission_rejections", "Requests refused, by the error's code.", "reason")
+        self.rejections = self._counter(
+            "admission_rejections", "Requests refused or failed, by the error's code.", "reason"
+        )
         self.first_token = self._histogram(
             "time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN_BUCKETS, model
         )

@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headway.core.request import GenerateRequest
-from headway.errors import HeadwayError
 from headway.server.disconnect import run_watched
 from headway.server.errors import json_response
 from headway.server.events import Events, EventStream
@@ -33,15 +32,10 @@ async def answer(request: Request, requests: Sequence[GenerateRequest], shapes: 
     """
     state = state_of(request)
     arrived_s = state.clock.now()
-    try:
-        if is_stream:
-            generation = await run_watched(request.receive, Generation.open(state, requests, arrived_s))
-            return EventStream(generation, shapes.events, write_timeout_s=state.config.slow_reader_timeout_s)
-        body = await run_watched(request.receive, _run_whole(state, requests, shapes.whole, arrived_s))
-    except HeadwayError as error:
-        if error.fault in ("caller", "capacity"):
-            state.metrics.rejections.labels(error.code or "error").inc()
-        raise
+    if is_stream:
+        generation = await run_watched(request.receive, Generation.open(state, requests, arrived_s))
+        return EventStream(generation, shapes.events, write_timeout_s=state.config.slow_reader_timeout_s)
+    body = await run_watched(request.receive, _run_whole(state, requests, shapes.whole, arrived_s))
     return json_response(body)
 
 

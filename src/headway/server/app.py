@@ -13,6 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 import headway
 from headway.config import ServerConfig
@@ -20,11 +22,11 @@ from headway.errors import HeadwayError
 from headway.observe.metrics import Metrics
 from headway.server.admin.routes import router as admin_router
 from headway.server.basic.routes import router as basic_router
-from headway.server.errors import headway_error_response, http_exception_response
+from headway.server.errors import error_response, http_exception_response
 from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, RequestScope
 from headway.server.openai.routes import router as openai_router
-from headway.server.openapi import describe_app
-from headway.server.state import ServerState
+from headway.server.openapi import DESCRIPTION, describe_app
+from headway.server.state import ServerState, state_of
 from headway.service.protocol import Service
 
 
@@ -34,6 +36,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     state = ServerState(service, config, Metrics(service.stats))
     app = FastAPI(
         title="Headway",
+        description=DESCRIPTION,
         version=headway.__version__,
         lifespan=lambda app: lifespan_of(app),
         redirect_slashes=False,
@@ -42,7 +45,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     app.state.headway = state
     for router in (admin_router, basic_router, openai_router):
         app.include_router(router)
-    app.add_exception_handler(HeadwayError, headway_error_response)
+    app.add_exception_handler(HeadwayError, _refuse)
     app.add_exception_handler(HTTPException, http_exception_response)
     # The last one added is the first one that a request meets.
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
@@ -71,6 +74,13 @@ def server_state(app: FastAPI) -> ServerState:
     if not isinstance(state, ServerState):
         raise TypeError("the app was not made by make_app()")
     return state
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """A HeadwayError that comes before the answer has begun. Asynchronous, since others are run in a thread."""
+    code = error.code if isinstance(error, HeadwayError) else None
+    state_of(request).metrics.rejections.labels(code or "error").inc()
+    return error_response(error)
 
 
 @asynccontextmanager

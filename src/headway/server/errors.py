@@ -115,7 +115,7 @@ def error_response(error: BaseException) -> Response:
     return json_response(error_body(error), status=row.status, headers=headers)
 
 
-def http_exception_response(_: Request, error: Exception) -> Response:
+async def http_exception_response(_: Request, error: Exception) -> Response:
     """The framework's own refusals (no such route, wrong method), in our shape."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
@@ -126,11 +126,6 @@ def http_exception_response(_: Request, error: Exception) -> Response:
     message, code = messages.get(status, (HTTPStatus(status).phrase, "http_error"))
     body = ErrorBody(ErrorDetail(message, "invalid_request_error", None, code))
     return json_response(body, status=status, headers=headers)
-
-
-def headway_error_response(_: Request, error: Exception) -> Response:
-    """error_response as an exception handler."""
-    return error_response(error)
 
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:

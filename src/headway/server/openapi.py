@@ -8,6 +8,18 @@ from pydantic.json_schema import models_json_schema
 
 from headway.server.body import Body
 
+DESCRIPTION = """
+Bodies are JSON (RFC 8259), whatever the Content-Type says; of a key that comes twice, the last one counts.
+Types are strict: `true` is no integer, `"3"` is no number, `16.0` is no integer. `null` is the same as leaving out.
+
+OpenAI's fields that change nothing in an answer (`user`, `store`, `metadata`, `service_tier`, ...) are taken.
+Fields that Headway does not support are refused by name with a 400, and so is any other unknown field.
+
+Every error is `{"error": {"message", "type", "param", "code"}}`. A stream that fails on its way sends one such event;
+`data: [DONE]` is the last event of every stream. Keys, where the server has any, go in `Authorization: Bearer KEY`.
+"""
+"""The rules of all routes, as /docs shows them."""
+
 _REF = "#/components/schemas/{model}"
 _documented: dict[str, type[Body]] = {}
 

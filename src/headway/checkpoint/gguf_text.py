@@ -95,6 +95,7 @@ def _vocabulary(fields: Fields) -> GgufVocabulary:
         merges=_strings(fields, "merges"),
         scores=_numbers(fields, "scores", num_tokens),
         bos_token_id=_token_id(fields, "bos_token_id", num_tokens),
+        eos_token_id=_token_id(fields, "eos_token_id", num_tokens),
         unknown_token_id=_token_id(fields, "unknown_token_id", num_tokens),
         padding_token_id=_token_id(fields, "padding_token_id", num_tokens),
         add_bos_token=_flag(fields, "add_bos_token"),

@@ -9,10 +9,15 @@ from headway.core.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """Text, tokenised with the model's own special tokens around it (BOS once)."""
+    """A raw prompt, tokenised with the model's own special tokens around it (BOS once).
+
+    As everywhere in the field, control tokens written in a raw prompt are control tokens: whoever sends one may render
+    a template himself. What comes from elsewhere belongs into messages (ChatPrompt), where they stay text.
+    """
 
     text: str
     add_special_tokens: bool = True
+    parse_special: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,9 @@ class PreparedRequest:
 def prepare_prompt(text: ModelText, prompt: Prompt) -> list[int]:
     """The ids of `prompt`: blocks for as long as tokenising takes. Raises InvalidRequest, TemplateRefused."""
     if isinstance(prompt, TextPrompt):
-        return text.tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
+        return text.tokenizer.encode(
+            prompt.text, add_special_tokens=prompt.add_special_tokens, parse_special=prompt.parse_special
+        )
     if isinstance(prompt, ChatPrompt):
         if text.chat_template is None:
             raise InvalidRequest(

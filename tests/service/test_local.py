@@ -103,7 +103,9 @@ class TestAnswers:
             (ChatPrompt([{"role": "user", "content": "hi"}]), [258, 104, 105, 256, 259]),
             # A control token in a caller's string is text: seven bytes, no end token.
             (ChatPrompt([{"role": "user", "content": "<|end|>"}]), [258, *b"<|end|>", 256, 259]),
-            (TextPrompt("<|end|>"), list(b"<|end|>")),
+            # In a raw prompt it is one, unless the caller says otherwise.
+            (TextPrompt("<|end|>"), [256]),
+            (TextPrompt("<|end|>", parse_special=False), list(b"<|end|>")),
         ],
     )
     async def test_a_prompt_in_each_form(self, make: Any, prompt: Prompt, ids: list[int]) -> None:

@@ -75,6 +75,28 @@ async def test_answers_logprobs_and_usage_are_those_worked_by_hand(service: Loca
         assert (card.id, card.max_model_len, card.state) == ("tiny", 512, "ready")
 
 
+async def test_readers_that_leave_at_any_point_leave_no_block_behind(service: LocalService) -> None:
+    async def read_some(number: int) -> None:
+        prompt = "the same prefix for all of them " * 2 + "abc"[number % 3]
+        async with await service.generate(request(prompt, n=1 + number % 3, ignore_eos=True, max_tokens=60)) as stream:
+            deltas = aiter(stream)
+            for _ in range(number * 3):
+                if await anext(deltas, None) is None:
+                    return
+
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(*map(read_some, range(16)))
+        assert await ask(service, "ab") == ALPHABET[2:]
+        while True:
+            stats = service.stats()["models"]["tiny"]
+            if not any(stats[name] for name in ("client_open_requests", "num_requests", "num_running", "num_waiting")):
+                break
+            await asyncio.sleep(0.01)
+    assert stats["num_used_blocks"] == 0
+    assert stats["num_free_blocks"] + stats["num_cached_blocks"] == stats["num_blocks"]
+    assert stats["prefix_cache_hits_total"] > 0
+
+
 async def test_a_killed_engine_comes_back_with_the_same_answers(service: LocalService) -> None:
     async with asyncio.timeout(WAIT_S):
         stream = await service.generate(request("a", ignore_eos=True, max_tokens=400))

@@ -14,6 +14,7 @@ from headway.errors import (
     ContextLengthExceeded,
     InternalError,
     NonFiniteLogits,
+    PayloadTooLarge,
     QueueFull,
     WorkerDied,
     WorkerStalled,
@@ -81,6 +82,19 @@ class TestSubmit:
             await task
         assert bench.channel.of(wire.Abort) == []
         assert bench.client.num_open == 0
+
+    @pytest.mark.parametrize("fault", [wire.FrameTooLarge("too long"), OverflowError("too big")])
+    async def test_what_cannot_be_sent_is_refused_and_leaves_nothing_open(
+        self, bench: ClientBench, monkeypatch: pytest.MonkeyPatch, fault: Exception
+    ) -> None:
+        def fail(message: wire.Down) -> None:
+            raise fault
+
+        monkeypatch.setattr(bench.channel, "send", fail)
+        with pytest.raises(PayloadTooLarge, match=str(fault)):
+            await bench.submit(timeout_s=5.0)
+        assert bench.settled == [False]
+        assert (bench.client.num_open, bench.clock.num_timers) == (0, 0)
 
     async def test_two_requests_of_one_id_have_their_own_answers(self, bench: ClientBench) -> None:
         first = await bench.open("r")

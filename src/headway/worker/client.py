@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import headway_wire as wire
-from headway.errors import HeadwayError, InternalError, WorkerDied, WorkerStalled, from_wire
+from headway.errors import HeadwayError, InternalError, PayloadTooLarge, WorkerDied, WorkerStalled, from_wire
 from headway.observe.clock import Clock, Timer
 from headway.worker.channel import Channel, WorkerEnd
 from headway.worker.prompt import PreparedRequest, complete_sampling
@@ -97,15 +97,9 @@ class WorkerClient:
         except HeadwayError:
             on_settled(False)
             raise
-        stream, wire_id = self._enter(request, on_settled, deadline)
-        self._send(
-            wire.Submit(
-                request_id=wire_id,
-                prompt_token_ids=list(request.prompt_token_ids),
-                sampling=sampling,
-                priority=request.priority,
-            )
-        )
+        wire_id = self._unused_id(request.request_id)
+        stream = self._enter(wire_id, request, on_settled, deadline)
+        self._send_submit(wire_id, request, sampling)
         try:
             await stream.accepted
         except asyncio.CancelledError:
@@ -240,21 +234,41 @@ class WorkerClient:
     # within
 
     def _enter(
-        self, request: PreparedRequest, on_settled: Callable[[bool], None], deadline: float | None
-    ) -> tuple[RequestStream, str]:
+        self, wire_id: str, request: PreparedRequest, on_settled: Callable[[bool], None], deadline: float | None
+    ) -> RequestStream:
         if not self._has_active():
             self._progress_at = self._clock.now()
-        wire_id, number = request.request_id, 1
-        while wire_id in self._open:
-            number += 1
-            wire_id = f"{request.request_id}#{number}"
         stream = RequestStream(
             request, wire_id=wire_id, send=self._send, limits=self._limits, clock=self._clock, deadline=deadline
         )
         self._open[wire_id] = _OpenRequest(stream, on_settled)
         if self._stall_timer is None:
             self._start_stall_timer(self._progress_at)
-        return stream, wire_id
+        return stream
+
+    def _send_submit(self, wire_id: str, request: PreparedRequest, sampling: wire.Sampling) -> None:
+        submit = wire.Submit(
+            request_id=wire_id,
+            prompt_token_ids=list(request.prompt_token_ids),
+            sampling=sampling,
+            priority=request.priority,
+        )
+        try:
+            self._send(submit)
+        except (wire.FrameTooLarge, OverflowError) as fault:
+            error = PayloadTooLarge(f"the request can not be sent to the model's process: {fault}")
+            entry = self._open[wire_id]
+            entry.stream.lose_worker(error)
+            self._settle(wire_id, entry, has_served=False)
+            raise error from fault
+
+    def _unused_id(self, request_id: str) -> str:
+        """Two callers may choose the same id; the worker must not see it twice."""
+        wire_id, number = request_id, 1
+        while wire_id in self._open:
+            number += 1
+            wire_id = f"{request_id}#{number}"
+        return wire_id
 
     def _settle(self, wire_id: str, entry: _OpenRequest, *, has_served: bool) -> None:
         del self._open[wire_id]

@@ -54,7 +54,7 @@ class RandomWeights:
         return {name: array.shape for name, array in self.arrays.items()}
 
     def read(self, name):
-        return self.arrays[name]
+        return self.arrays[name].copy()
 
 
 def make(program=PROGRAM, *, dtype="float32", weights=None, num_blocks=300, **options):

@@ -41,12 +41,24 @@ class WeightLoader:
         joined = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self._dtype)
         first_row = 0
         for name, shape in zip(names, shapes, strict=True):
-            array = self._weights.read(name)
-            if array.shape != shape:
-                raise TensorMismatch(f"tensor {name!r} is {list(array.shape)} in the checkpoint, must be {list(shape)}")
+            array = self._read_array(name)
+            if len(names) == 1 and self._dtype == torch.float32 and _is_ours(array):
+                return torch.from_numpy(array).to(self._device)
             _copy_rows(joined[first_row : first_row + shape[0]], array)
             first_row += shape[0]
         return joined.to(self._device)
+
+    def _read_array(self, name: str) -> Float32:
+        array, shape = self._weights.read(name), self._shapes[name]
+        if array.shape != shape:
+            raise TensorMismatch(f"tensor {name!r} is {list(array.shape)} in the checkpoint, must be {list(shape)}")
+        return array
+
+
+def _is_ours(array: Float32) -> bool:
+    """Whether it may be kept as it is: writable, so new by the protocol of Weights, and no part of a larger one."""
+    whole = array.nbytes if array.base is None else getattr(array.base, "nbytes", None)
+    return array.flags.writeable and whole == array.nbytes
 
 
 def _copy_rows(target: Tensor, array: Float32) -> None:

@@ -1,0 +1,31 @@
+"""Headway, offline."""
+
+from workloads import TokenIds, make_parser, run_engine
+
+from headway import LLM, SamplingParams
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
+    arguments = parser.parse_args()
+    llm = LLM(
+        arguments.model,
+        threads=arguments.threads,
+        max_model_len=4096,
+        max_num_seqs=64,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        kv_cache_memory=4 * 2**30,
+        enable_prefix_caching=False,
+    )
+
+    def generate(prompts: list[TokenIds], output: int) -> int:
+        sampling = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling)
+        return sum(len(choice.token_ids) for request in outputs for choice in request.outputs)
+
+    run_engine("headway", arguments, generate)
+
+
+if __name__ == "__main__":
+    main()

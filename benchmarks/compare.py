@@ -47,6 +47,7 @@ ENGINES: Mapping[str, Engine] = {
     "headway": Engine("run_headway.py", None, BF16),
     "headway-q4_1": Engine("run_headway.py", None, GGUF),
     "transformers": Engine("peers/run_transformers.py", "transformers", BF16),
+    "transformers-float32": Engine("peers/run_transformers.py", "transformers", BF16, ("--dtype", "float32")),
     "vllm": Engine("peers/run_vllm.py", "vllm", BF16),
     "openvino": Engine("peers/run_openvino.py", "openvino", GGUF),
     "ortgenai": Engine("peers/run_ortgenai.py", "ortgenai", "models/smollm2-135m-ort-int4"),

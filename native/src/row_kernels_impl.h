@@ -163,26 +163,25 @@ void block_maxima(const float* x, int32_t n, int32_t block, float* maxima) {
     }
 }
 
-// exp of values <= 0 (Cephes' expf: r = x - n ln 2 with |r| <= ln 2 / 2, a polynomial in r, times 2^n); 0 below -87.
-// 0 gives exactly 1.
-HEADWAY_INLINE Floats exp_of_negative(Floats x) {
-    const Ints is_far = x < splat(-87.0f);
-    const Floats z = larger(x, splat(-87.0f));
+// 2^x for x <= 0: a polynomial in x - n, |x - n| <= 1/2 (Cephes' exp2f, in pairs as Estrin has it, which shortens the
+// chain of operations that wait for each other), times 2^n. 0 below 2^-125.5; 0 gives exactly 1. What the lanes below
+// compute, -infinity among them, is thrown away.
+HEADWAY_INLINE Floats exp2_of_negative(Floats x) {
     const Floats magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    const Floats shifted = z * splat(1.44269504088896341f) + magic;
-    const Floats n = shifted - magic;
-    const Floats r = (z - n * splat(0.693359375f)) - n * splat(-2.12194440e-4f);
-    // The polynomial in pairs (Estrin's scheme), which shortens the chain of operations that wait for each other.
-    const Floats r2 = r * r;
-    const Floats high = splat(1.9875691500e-4f) * r + splat(1.3981999507e-3f);
-    const Floats middle = splat(8.3334519073e-3f) * r + splat(4.1665795894e-2f);
-    const Floats low = splat(1.6666665459e-1f) * r + splat(5.0000001201e-1f);
-    const Floats y = (((high * r2 + middle) * r2 + low) * r2 + r) + splat(1.0f);
-    const Ints power = (reinterpret_cast<Ints>(shifted) + 127) << 23;
-    return reinterpret_cast<Floats>(~is_far & reinterpret_cast<Ints>(y * reinterpret_cast<Floats>(power)));
+    const Floats shifted = x + magic;
+    const Floats f = x - (shifted - magic);
+    const Floats f2 = f * f;
+    const Floats high = splat(1.535336188319500e-4f) * f + splat(1.339887440266574e-3f);
+    const Floats middle = splat(9.618437357674640e-3f) * f + splat(5.550332471162809e-2f);
+    const Floats low = splat(2.402264791363012e-1f) * f + splat(6.931472028550421e-1f);
+    const Floats y = ((high * f2 + middle) * f2 + low) * f + splat(1.0f);
+    const Floats power = reinterpret_cast<Floats>((reinterpret_cast<Ints>(shifted) + 127) << 23);
+    const Ints is_far = x < splat(-125.5f);
+    return reinterpret_cast<Floats>(~is_far & reinterpret_cast<Ints>(y * power));
 }
 
 double exponentials(const float* x, int32_t n, float shift, float scale, float* e, double* sums) {
+    const float rate = scale * 1.44269504088896341f;  // exp(x) = 2^(x log2 e)
     double total = 0.0;
     for (int32_t start = 0; start < n; start += sum_block) {
         const int32_t stop = n - start < sum_block ? n : start + sum_block;
@@ -190,7 +189,7 @@ double exponentials(const float* x, int32_t n, float shift, float scale, float* 
         for_each_group(x, start, stop, -infinity, [&](int32_t i, const Group& group, int32_t count) {
             Group made;
             for (int p = 0; p < parts; ++p) {
-                made.part[p] = exp_of_negative((group.part[p] - splat(shift)) * splat(scale));
+                made.part[p] = exp2_of_negative((group.part[p] - splat(shift)) * splat(rate));
                 sum.part[p] += made.part[p];
             }
             if (e == nullptr) return;

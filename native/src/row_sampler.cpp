@@ -157,6 +157,13 @@ int32_t draw_from_largest(const RowKernels& kernels, const Row& row, const float
     return draw_from_candidates(settings, found, sum_of(scratch.values, found), noise, scratch);
 }
 
+// The weights of a whole row that are at least `bound`, and their ids, become the candidates.
+int32_t collect_weights(const RowKernels& kernels, int32_t n, float bound, Scratch& scratch) {
+    const int32_t found = kernels.collect_at_least(scratch.weights.data(), n, bound, 0, scratch.ids.data());
+    for (int32_t i = 0; i < found; ++i) scratch.values[i] = scratch.weights[scratch.ids[i]];
+    return found;
+}
+
 int32_t draw(const RowKernels& kernels, const Row& row, const float* x, float peak, Scratch& scratch) {
     const RowSettings& settings = row.settings;
     const int32_t n = row.vocab_size;
@@ -165,14 +172,18 @@ int32_t draw(const RowKernels& kernels, const Row& row, const float* x, float pe
     const float scale = static_cast<float>(1.0 / settings.temperature);
     const double total = kernels.exponentials(x, n, peak, scale, scratch.weights.data(), scratch.sums.data());
     if (settings.min_p <= 0.0f && settings.top_p >= 1.0) return draw_from_all(n, total, noise, scratch);
+    if (settings.min_p > 0.0f) {
+        const int32_t found = collect_weights(kernels, n, settings.min_p, scratch);
+        return draw_from_candidates(settings, found, sum_of(scratch.values, found), noise, scratch);
+    }
     // All weights under (1 - top_p) * total / n together are less than what top_p leaves out: none of them stays.
-    // The factor before it is for rounding.
+    // The factor before it is for rounding. Most rows have what top_p needs far above that, so that is tried first.
     const double unneeded = 0.999 * (1.0 - settings.top_p) * total / n;
-    const float bound = settings.min_p > 0.0f ? settings.min_p : static_cast<float>(unneeded);
-    const int32_t found = kernels.collect_at_least(scratch.weights.data(), n, bound, 0, scratch.ids.data());
-    for (int32_t i = 0; i < found; ++i) scratch.values[i] = scratch.weights[scratch.ids[i]];
-    const double mass = settings.min_p > 0.0f ? sum_of(scratch.values, found) : total;
-    return draw_from_candidates(settings, found, mass, noise, scratch);
+    int32_t found = collect_weights(kernels, n, static_cast<float>(64.0 * unneeded), scratch);
+    if (found == 0 || sum_of(scratch.values, found) < settings.top_p * total) {
+        found = collect_weights(kernels, n, static_cast<float>(unneeded), scratch);
+    }
+    return draw_from_candidates(settings, found, total, noise, scratch);
 }
 
 float fill_logprobs(const RowKernels& kernels, const Row& row, float peak, int32_t token_id, Scratch& scratch) {

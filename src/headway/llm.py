@@ -269,7 +269,7 @@ class AsyncLLM:
     async def generate(
         self, prompt: PromptLike, sampling_params: SamplingParams | None = None, request_id: str | None = None
     ) -> AsyncIterator[RequestOutput]:
-        """Yields the answer so far each time it grows; the last has finished=True. Closing it early aborts."""
+        """Yields the answer each time it has grown, one object that is added to. Closing it early aborts."""
         async for output in self._stream(_as_prompt(prompt), sampling_params, request_id, DEFAULT_MAX_TOKENS):
             yield output
 

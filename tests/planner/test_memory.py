@@ -26,7 +26,7 @@ SHAPE = ModelShape(
 )
 PROGRAM = make_program(SHAPE)
 LAYER = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128 + 2 * 64  # q, k and v, o, gate up down, norms
-WEIGHTS = 1000 * 64 + 2 * LAYER + 64
+WEIGHTS = 2 * 1000 * 64 + 2 * LAYER + 64  # the tied table is laid out twice: for lookups, and for the product
 TOKEN = 2 * 2 * 2 * 16 * 4  # layers, K and V, heads, dim, float32
 GIB = 1 << 30
 

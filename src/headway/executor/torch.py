@@ -76,6 +76,7 @@ class TorchExecutor:
             dtype=self._dtype,
             workspace=Workspace(kv_dtype, self._device),
             device=self._device,
+            last_product=program.ops[-1].inputs[0],
             is_last_use=lambda op, name: last_use[name] == at_of[outs_of(op)[0]],
             clears_unused=self._clears_unused,
         )

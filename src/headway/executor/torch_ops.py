@@ -61,6 +61,8 @@ class Compiler:
     dtype: torch.dtype
     device: torch.device
     workspace: Workspace
+    last_product: str
+    """The value that becomes logits."""
     is_last_use: Callable[[PlanOp, str], bool]
     """Whether no later op reads this input of the op, so that it may overwrite it."""
     clears_unused: list[bool] = field(default_factory=lambda: [False])
@@ -182,26 +184,10 @@ def _norm(op: Norm, compiler: Compiler) -> Run:
     return run
 
 
-def _make_product(weight: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-    """value -> value @ weight.T + bias, a new contiguous tensor."""
-    if weight.dtype != torch.float32 or weight.device.type != "cpu":
-        return lambda value: functional.linear(value, weight, bias)
-
-    def product(value: Tensor) -> Tensor:
-        # MKL repacks the right factor of a product. For few rows that costs more than the product itself, so weights
-        # stand on the left: half the time at 2 to 4 rows, four fifths at 8, and more time at 12.
-        if not 2 <= value.shape[0] <= 8:
-            return functional.linear(value, weight, bias)
-        out = torch.mm(weight, value.t()).t().contiguous()
-        return out if bias is None else out.add_(bias)
-
-    return product
-
-
 def _linear(op: Linear, compiler: Compiler) -> Run:
     out, source = compiler.register[op.out], compiler.register[op.input]
     bias = None if op.bias is None else compiler.weights.load(op.bias)
-    product = _make_product(compiler.weights.load(op.weight), bias)
+    product = compiler.weights.product((op.weight,), bias, is_last=op.out == compiler.last_product)
 
     def run(registers: Registers, step: StepTensors) -> None:
         registers[out] = product(registers[source])
@@ -212,7 +198,7 @@ def _linear(op: Linear, compiler: Compiler) -> Run:
 def _joined_linear(op: JoinedLinear, compiler: Compiler) -> Run:
     outs, source = [compiler.register[name] for name in op.outs], compiler.register[op.input]
     bias = compiler.weights.load_joined(op.biases) if op.biases else None
-    product = _make_product(compiler.weights.load_joined(op.weights), bias)
+    product = compiler.weights.product(op.weights, bias)
     widths = [compiler.weights.shape(name)[0] for name in op.weights]
 
     def run(registers: Registers, step: StepTensors) -> None:
@@ -225,7 +211,7 @@ def _joined_linear(op: JoinedLinear, compiler: Compiler) -> Run:
 
 def _add_linear(op: AddLinear, compiler: Compiler) -> Run:
     out, base, source = (compiler.register[name] for name in (op.out, op.base, op.input))
-    product, scale = _make_product(compiler.weights.load(op.weight)), op.scale
+    product, scale = compiler.weights.product((op.weight,)), op.scale
     overwrites = compiler.is_last_use(op, op.base)
 
     def run(registers: Registers, step: StepTensors) -> None:

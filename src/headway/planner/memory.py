@@ -3,10 +3,12 @@
 available  [ weights | workspace | KV pool: num_blocks x block_size tokens | left to the machine ]
 """
 
+import math
 from dataclasses import dataclass
 
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
+from headway.model.ops import Embed, Linear
 from headway.model.program import Program
 from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
 
@@ -86,7 +88,7 @@ def plan_memory(program: Program, dtype: str, config: EngineConfig, available_by
     """
     _check_config(config, program)
     wanted_len = config.max_model_len or program.max_position
-    weights_bytes = program.num_weights * DTYPE_BYTES[dtype]
+    weights_bytes = (program.num_weights + _num_repacked(program)) * DTYPE_BYTES[dtype]
     workspace_bytes = _workspace_bytes(program, dtype, config, wanted_len)
     token_bytes = sum(cache.elements_per_token for cache in program.caches) * DTYPE_BYTES[dtype]
     left = available_bytes - weights_bytes - workspace_bytes
@@ -123,6 +125,13 @@ def _check_config(config: EngineConfig, program: Program) -> None:
         )
     if memory is not None and memory <= 0:
         raise InvalidConfig(f"kv_cache_memory is {memory} bytes; it must be over 0", param="kv_cache_memory")
+
+
+def _num_repacked(program: Program) -> int:
+    """Elements of tables that products use too: an executor lays these out for each use (a tied embedding)."""
+    tables = {op.table for op in program.ops if isinstance(op, Embed)}
+    shared = tables & {op.weight for op in program.ops if isinstance(op, Linear)}
+    return sum(math.prod(program.weights[name]) for name in shared)
 
 
 def _kv_bytes(config: EngineConfig, available: int, left: int, token_bytes: int, max_model_len: int) -> int:

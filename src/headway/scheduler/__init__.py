@@ -1,0 +1,1 @@
+"""Which tokens of which sequences run next: the queue, the policy (pure), the scheduler."""

@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def files_of_the_tree() -> set[str]:
-    """Paths under src/, from the indentation of the README's last code block."""
-    block = re.findall(r"```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[-1]
+    """Paths under src/, from the indentation of the README's tree."""
+    (block,) = re.findall(r"```\n(native/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     stack: list[str] = []
     found = set()
     for line in block.splitlines():

@@ -108,17 +108,31 @@ async def test_an_exception_that_escapes_is_failed_then_an_end_with_its_last_wor
     assert "RuntimeError: scripted to raise at 0" in listener.ends[0].last_words
 
 
-async def test_a_step_that_never_ends_is_ended_by_sigterm(listener: Listener) -> None:
+async def test_a_step_that_never_ends_is_ended_by_the_end_of_file(listener: Listener) -> None:
     worker = await listener.start(load(reply=Reply(hang_at=0)), wire.Submit(request_id="r", prompt_token_ids=HI))
     await listener.until(lambda: listener.has(wire.Accepted))
     await worker.close(0.05)
-    assert listener.ends[0].how in ("was ended by SIGTERM", "was ended by SIGKILL")
+    assert listener.ends[0].how in ("ended with exit code 0", "was ended by SIGKILL")
 
 
-async def test_ctrl_c_in_the_terminal_does_not_end_it(listener: Listener) -> None:
+async def test_a_child_that_heeds_nothing_is_killed(listener: Listener, tmp_path: Path) -> None:
+    body = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); s.sendall(FRAME); time.sleep(600)"
+    frame = wire.pack_frame(wire.encode(wire.Accepted(request_id="r")))
+    worker = await listener.start(python=fake_child(tmp_path, f"FRAME = {frame!r}\n{body}"))
+    await listener.until(lambda: listener.said)
+    await worker.close(0.01)
+    assert listener.ends[0].how == "was ended by SIGKILL"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_whole_group_does_not_end_it(listener: Listener, number: signal.Signals) -> None:
     worker = await listener.start(load())
+    # Before its interpreter runs a line, while it loads, and when it is ready.
+    os.kill(worker.pid, number)
+    await listener.until(lambda: listener.has(wire.Loading))
+    os.kill(worker.pid, number)
     await listener.until(lambda: listener.has(wire.Ready))
-    os.kill(worker.pid, signal.SIGINT)
+    os.kill(worker.pid, number)
     worker.send(wire.Submit(request_id="r", prompt_token_ids=HI))
     await listener.until(lambda: listener.has(wire.Accepted))
     assert listener.ends == []

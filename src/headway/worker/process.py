@@ -11,6 +11,7 @@ with the model's name before it. How the end is told, once, to the receiver:
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -73,13 +74,13 @@ class WorkerProcess(asyncio.Protocol):
         self._signal(signal.SIGKILL)
 
     async def close(self, grace_s: float) -> None:
-        """Shutdown, then SIGTERM, then SIGKILL, `grace_s` between them; returns when it is gone."""
+        """Shutdown, then end of file, then SIGKILL, `grace_s` between them; returns when it is gone."""
         self.send(wire.Shutdown())
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for act in (self._send_end_of_file, functools.partial(self._signal, signal.SIGKILL)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.gone.wait(), grace_s)
                 return
-            self._signal(number)
+            act()
         await self.gone.wait()
 
     # asyncio.Protocol
@@ -136,6 +137,11 @@ class WorkerProcess(asyncio.Protocol):
         self.gone.set()
         how = self._kill_reason or describe_exit(self._exit_code)
         self._receiver.on_end(WorkerEnd(how, self._output.last_words))
+
+    def _send_end_of_file(self) -> None:
+        # What is written so far goes first; the child ends itself when it sees the end (worker/serve).
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
 
     def _signal(self, number: int) -> None:
         # Popen does nothing once the process was reaped, so no other process can be hit.
@@ -212,14 +218,20 @@ async def start_process(name: str, receiver: Receiver, *, python: str | None = N
 
 def _spawn(python: str, fd: int) -> "subprocess.Popen[bytes]":
     command = [python, "-m", "headway.worker.serve", "--fd", str(fd)]
-    return subprocess.Popen(
-        command,
-        pass_fds=(fd,),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    # The child inherits the mask: a Ctrl-C while its interpreter starts is neither a death nor a traceback. Here, what
+    # comes meanwhile is delivered when the mask is lifted.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        return subprocess.Popen(
+            command,
+            pass_fds=(fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def describe_exit(code: int | None) -> str:

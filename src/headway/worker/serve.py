@@ -103,9 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
     options = parser.parse_args(arguments)
-    # Ctrl-C goes to the whole group of a terminal; the parent decides when its workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Ctrl-C goes to the whole group of a terminal, a service manager's SIGTERM to each process of the service; but the
+    # parent decides when its workers end. It blocks both until here (worker/process).
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     connection = socket.socket(fileno=options.fd)

@@ -35,7 +35,7 @@ from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
 from headway.text.tokenizer import Tokenizer
 from headway.worker.assembler import ChoiceAssembler
-from headway.worker.prompt import ModelText, complete_sampling, prepare_prompt
+from headway.worker.prompt import ModelText, check_request, complete_sampling, prepare_prompt
 
 DEFAULT_MAX_TOKENS = 16
 """Of generate() where max_tokens is None, as vLLM and OpenAI's completions have it; chat() takes the whole context."""
@@ -209,10 +209,7 @@ class _Run:
 
     def __init__(self, request_id: str, prompt: Prompt, sampling: SamplingParams, text: ModelText, limit: Any) -> None:
         token_ids = prepare_prompt(text, prompt)
-        if not token_ids:
-            raise InvalidRequest("the prompt is empty: it needs at least one token", param="prompt")
-        text.tokenizer.check_ids(sorted(sampling.logit_bias), "logit_bias")
-        text.tokenizer.check_ids(sampling.stop_token_ids, "stop_token_ids")
+        check_request(text, GenerateRequest(request_id, "", prompt, sampling), token_ids)
         wire_sampling = complete_sampling(sampling, num_prompt_tokens=len(token_ids), max_model_len=limit)
         self.submit = wire.Submit(request_id=request_id, prompt_token_ids=token_ids, sampling=wire_sampling)
         self._choices = [ChoiceAssembler(text.tokenizer, sampling, choice) for choice in range(sampling.n)]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from headway.core.sampling import SamplingParams
+from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidRequest
 from headway.server.body import Body, Refusal
 
@@ -41,9 +41,6 @@ SAMPLING_REFUSED: Mapping[str, Refusal] = {
     "use_beam_search": Refusal(_NO_BEAMS, (False,)),
 }
 """Fields of other servers' text routes that Headway refuses by name."""
-
-DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-"""What the model's own generation_config may set where the request does not."""
 
 
 class SamplingBody(Body):
@@ -87,7 +84,7 @@ def to_sampling(
 
     Raises InvalidRequest.
     """
-    fields: dict[str, Any] = {name: defaults[name] for name in DEFAULTABLE if defaults.get(name) is not None}
+    fields = sampling_defaults(defaults)
     for name in _PLAIN:
         value = getattr(body, name)
         if value is not None:

@@ -79,8 +79,12 @@ async def tokenize_prompt(text: ModelText, prompt: Prompt) -> list[int]:
 
 
 async def prepare_request(text: ModelText, request: GenerateRequest) -> PreparedRequest:
-    """The request with ids for its prompt. Raises InvalidRequest for an empty prompt and ids that the model has not."""
-    token_ids = await tokenize_prompt(text, request.prompt)
+    """The request with ids for its prompt. Raises as tokenize_prompt and check_request."""
+    return check_request(text, request, await tokenize_prompt(text, request.prompt))
+
+
+def check_request(text: ModelText, request: GenerateRequest, token_ids: Sequence[int]) -> PreparedRequest:
+    """The request with its ids. Raises InvalidRequest for an empty prompt and for ids that the model has not."""
     if not token_ids:
         raise InvalidRequest("the prompt is empty: it needs at least one token", param="prompt")
     sampling = request.sampling

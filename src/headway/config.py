@@ -73,7 +73,10 @@ class PoolConfig:
     stall_timeout_s: float = 120.0
     """A worker that makes no progress for so long while it has work is killed."""
     restart_delays_s: tuple[float, ...] = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
-    """Before the n-th start in a row that failed; the last one repeats. A worker that served resets the count."""
+    """After the n-th failure in a row, when a worker died that had been ready; the last one repeats. One that served
+    resets the count."""
+    reload_delays_s: tuple[float, ...] = (1.0, 2.0, 5.0, 15.0, 60.0)
+    """The same when it was the load that failed: what failed a moment ago would fail again."""
     max_waiting: int = 1024
     """Requests that may wait for a model to become ready."""
 

@@ -3,7 +3,7 @@ import pytest
 import headway_wire as wire
 from headway.cli.answers import Ask
 from headway.cli.local import LocalAnswerer
-from headway.errors import InternalError, InvalidRequest
+from headway.errors import InvalidRequest, OutOfMemory
 from headway.testing.script import Reply, Script, say
 from headway.testing.scripted_service import ScriptedService
 
@@ -39,6 +39,6 @@ async def test_closing_an_answer_aborts_it() -> None:
 async def test_a_model_that_can_not_be_loaded_is_told_with_its_reason_and_leaves_nothing_behind() -> None:
     error = wire.Error(kind="OutOfMemory", message="4 GiB are needed, 1 GiB is there")
     service = ScriptedService(Script(load_error=error))
-    with pytest.raises(InternalError, match="scripted could not be loaded: 4 GiB are needed"):
+    with pytest.raises(OutOfMemory, match="scripted could not be loaded: 4 GiB are needed"):
         await LocalAnswerer.start(service)
     assert service.stats()["pool"]["pool"]["leases"] == 0

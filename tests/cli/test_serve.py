@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headway.cli.serve import Told
+from headway.errors import OutOfMemory
 from headway.service.protocol import ModelCard
 
 SERVE = """
@@ -27,7 +28,7 @@ import headway_wire as wire
 def act(given):
     settings = resolve_settings({name: value for name, value in given.items() if name != "config"})
     config = settings.to_configs().server
-    error = wire.Error(kind="OutOfMemory", message="4 GiB are needed") if FAILS else None
+    error = wire.Error(kind=FAILS, message="4 GiB are needed") if FAILS else None
     script = Script(reply=say("Hello you"), load_error=error)
     return serve.serve_service(ScriptedService(script, is_in_process=False), config, has_chat=HAS_CHAT)
 
@@ -37,9 +38,9 @@ sys.exit(run(["serve", *sys.argv[1:]]))
 
 
 @contextmanager
-def serving(*args: str, fails: bool = False, has_chat: bool = True, **environment: str) -> Iterator[Any]:
+def serving(*args: str, fails: str = "", has_chat: bool = True, **environment: str) -> Iterator[Any]:
     """The process and an iterator over its lines; what still runs at the end is killed."""
-    code = SERVE.replace("FAILS", str(fails)).replace("HAS_CHAT", str(has_chat))
+    code = SERVE.replace("FAILS", repr(fails)).replace("HAS_CHAT", str(has_chat))
     with subprocess.Popen(
         [sys.executable, "-u", "-c", code, "scripted", "--port", "0", *args],
         stdout=subprocess.PIPE,
@@ -96,12 +97,14 @@ def test_ctrl_c_ends_it_as_sigterm_does() -> None:
         assert "Traceback" not in process.stderr.read()
 
 
-def test_a_model_that_does_not_load_ends_it_with_1_and_the_reason() -> None:
-    with serving(fails=True) as process:
+@pytest.mark.parametrize(("kind", "code"), [("OutOfMemory", 1), ("CorruptCheckpoint", 1), ("InvalidConfig", 2)])
+def test_a_model_that_does_not_load_ends_it_with_the_reason_told_once(kind: str, code: int) -> None:
+    with serving(fails=kind) as process:
         out, err = process.communicate()
-        assert process.returncode == 1
+        assert process.returncode == code
+        told = [line for line in err.splitlines() if line.startswith("headway: ")]
+        assert told == ["headway: scripted could not be loaded: 4 GiB are needed"]
         assert "listens on" in out
-        assert "headway: scripted could not be loaded: 4 GiB are needed\n" in err
         assert "Traceback" not in err
 
 
@@ -147,6 +150,6 @@ def test_a_failed_load_stops_the_server_once_it_was_told(capsys: pytest.CaptureF
     told = Told(service, has_key=False, has_chat=True)
     stops: list[None] = []
     told.stop = lambda: stops.append(None)
-    told.failed("a", "why")
-    assert (told.has_failed, len(stops)) == (True, 1)
+    told.failed("a", OutOfMemory("why"))
+    assert (told.exit_code, len(stops)) == (1, 1)
     assert capsys.readouterr().err == "headway: a could not be loaded: why\n"

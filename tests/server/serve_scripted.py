@@ -37,7 +37,7 @@ def main() -> int:
     told = Announcements(
         on_listening=lambda url: say("listening", url),
         on_ready=ready,
-        on_failed=lambda model, reason: say("failed", model, reason),
+        on_failed=lambda model, error: say("failed", model, error.message),
     )
     return run(service, config, told)
 

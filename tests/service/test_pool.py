@@ -85,12 +85,14 @@ def test_requests_that_come_between_a_death_and_its_reaping_wait_for_the_next_st
 
 
 def test_a_failed_load_denies_who_waits_with_its_reason_and_backs_off() -> None:
-    bench = Bench(restart_delays_s=(0.0, 1.0, 5.0))
+    bench = Bench(restart_delays_s=(0.0,), reload_delays_s=(0.5, 1.0, 5.0))
     fault = CorruptCheckpoint("the file is cut")
     assert bench.post(Keep("a"), Want(1, "a")) == [Start("a", 1)]
-    # The first failure in a row is followed by a start at once.
-    assert bench.post(WorkerEnded("a", 1, fault)) == [Deny(1, fault), Start("a", 2)]
-    assert bench.post(Want(2, "a"), WorkerEnded("a", 2, fault))[0] == Deny(2, fault)
+    # What failed a moment ago would fail again: there is no start at once.
+    assert bench.post(WorkerEnded("a", 1, fault)) == [Deny(1, fault)]
+    assert bench.advance(0.49) == []
+    assert bench.advance(0.01) == [Start("a", 2)]
+    assert bench.post(Want(2, "a"), WorkerEnded("a", 2, fault)) == [Deny(2, fault)]
     effects = bench.post(Want(3, "a"))
     assert denied(effects) == [(3, ModelNotReady)]
     assert "the file is cut" in str(effects[0].error)
@@ -109,8 +111,10 @@ def test_a_failed_load_denies_who_waits_with_its_reason_and_backs_off() -> None:
 
 @pytest.mark.parametrize(("has_served", "delay"), [(True, 0.0), (False, 1.0)])
 def test_only_a_worker_that_served_resets_the_count(has_served: bool, delay: float) -> None:
-    bench = Bench(restart_delays_s=(0.0, 1.0))
-    bench.post(Keep("a"), WorkerEnded("a", 1, DIED), WorkerReady("a", 2))
+    bench = Bench(restart_delays_s=(0.0, 1.0), reload_delays_s=(0.5,))
+    bench.post(Keep("a"), WorkerEnded("a", 1, DIED))
+    bench.advance(0.5)
+    bench.post(WorkerReady("a", 2))
     bench.post(Want(1, "a"), LeaseEnded("a", 2, has_served))
     effects = bench.post(WorkerLost("a", 2), WorkerEnded("a", 2, DIED))
     assert effects == ([Start("a", 3)] if has_served else [])
@@ -118,7 +122,7 @@ def test_only_a_worker_that_served_resets_the_count(has_served: bool, delay: flo
 
 
 def test_a_load_that_takes_too_long_is_stopped_and_is_a_failure() -> None:
-    bench = Bench(load_timeout_s=10.0, restart_delays_s=(7.0,))
+    bench = Bench(load_timeout_s=10.0, reload_delays_s=(7.0,))
     bench.post(Want(1, "a"))
     assert bench.advance(9.9) == []
     stop, deny = bench.advance(0.1)

@@ -11,7 +11,6 @@ from headway.cli.resolve import resolve_settings
 from headway.cli.terminal import fetch_bar
 from headway.core.request import ChatPrompt, GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams, sampling_defaults
-from headway.errors import InternalError
 
 if TYPE_CHECKING:
     from headway.service.protocol import Service
@@ -33,7 +32,7 @@ def make_service(flags: Mapping[str, Any], config: Path | None) -> "Service":
 
     # Nothing listens here, whatever the settings say of a host: no key is asked for.
     configs = resolve_settings(flags, config).model_copy(update={"host": "127.0.0.1"}).to_configs()
-    set_up_logs(configs.log_format, "error")  # the terminal belongs to the answers
+    set_up_logs(configs.log_format, "critical")  # the terminal belongs to the answers; faults are told once, as lines
     with fetch_bar() as bar:
         path = resolve_source(configs.model.source, configs.checkpoint, bar)
     open_checkpoint(path)  # what is wrong with the files is told before a process is started for them
@@ -55,8 +54,8 @@ class LocalAnswerer:
         try:
             while not service.is_ready()[0]:
                 card = service.models()[0]
-                if card.state == "failed":
-                    raise InternalError(f"{card.id} could not be loaded: {card.reason}")
+                if card.state == "failed" and card.error is not None:
+                    raise type(card.error)(f"{card.id} could not be loaded: {card.error.message}")
                 await asyncio.sleep(_POLL_S)
         except BaseException:
             await service.aclose()

@@ -13,8 +13,9 @@ from headway.cli.banner import curl_line, phase_line, plan_lines
 from headway.cli.options import ALL_GROUPS, EPILOG, make_command, model_argument, setting_options, split_settings
 from headway.cli.resolve import misspelt_variables, resolve_settings
 from headway.cli.settings import Configs
-from headway.cli.terminal import fetch_bar, note, say
+from headway.cli.terminal import fetch_bar, note, report_error, say
 from headway.config import ServerConfig
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from headway.service.protocol import Service
@@ -39,7 +40,7 @@ def _act(given: dict[str, Any]) -> int:
 
 
 def serve(configs: Configs) -> int:
-    """Serves until a signal; returns the exit code (1 if the model's first load failed).
+    """Serves until a signal; returns the exit code. A first load that failed ends it: 2 the caller's mistake, else 1.
 
     Raises:
         HeadwayError: the model can not be found or read, or the address not be listened on; nothing was started.
@@ -71,7 +72,7 @@ def serve_service(service: "Service", config: ServerConfig, *, has_chat: bool = 
     told.stop = server.stop
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(server.serve())
-    return 1 if told.has_failed else code
+    return told.exit_code or code
 
 
 class Told:
@@ -82,7 +83,8 @@ class Told:
         self._has_key = has_key
         self._has_chat = has_chat
         self._url = ""
-        self.has_failed = False
+        self.exit_code = 0
+        """Of a load that failed."""
         self.stop: Callable[[], None] = lambda: None
 
     def listening(self, url: str) -> None:
@@ -107,8 +109,7 @@ class Told:
             say("Try it:")
         say(curl_line(self._url, card.id, has_key=self._has_key, has_chat=self._has_chat))
 
-    def failed(self, model: str, reason: str) -> None:
-        """The load failed; why is in `reason`."""
-        note(f"headway: {model} could not be loaded: {reason}", style="red")
-        self.has_failed = True
+    def failed(self, model: str, error: HeadwayError) -> None:
+        """The load failed, with `error`."""
+        self.exit_code = report_error(error, is_debugging=False, doing=f"{model} could not be loaded")
         self.stop()

@@ -26,15 +26,15 @@ def note(text: str, *, style: str | None = None) -> None:
     _print(_console(stderr=True), text, style)
 
 
-def report_error(error: BaseException, *, is_debugging: bool) -> int:
-    """Prints an error as one line (the traceback too when debugging); returns the exit code.
+def report_error(error: BaseException, *, is_debugging: bool, doing: str = "") -> int:
+    """Prints an error as one line (the traceback too when debugging), `doing` before it; returns the exit code.
 
     2: the caller's mistake. 1: anything else.
     """
     if is_debugging:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, HeadwayError):
-        note(f"headway: {error.message}", style="red")
+        note(f"headway: {doing}: {error.message}" if doing else f"headway: {error.message}", style="red")
         return 2 if isinstance(error, CallerError) else 1
     hint = "" if is_debugging else " (HEADWAY_DEBUG=1 shows where)"
     note(f"headway: internal error: {type(error).__name__}: {error}{hint}", style="red")

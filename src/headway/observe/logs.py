@@ -14,7 +14,7 @@ import structlog
 from structlog.types import Processor
 
 LogFormat = Literal["auto", "console", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
 def set_up_logs(format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:

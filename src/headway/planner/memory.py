@@ -115,7 +115,9 @@ def _check_config(config: EngineConfig, program: Program) -> None:
     asked = config.max_model_len
     if asked is not None and not 1 <= asked <= program.max_position:
         raise InvalidConfig(
-            f"max_model_len is {asked}; the model has 1 to {program.max_position} positions", param="max_model_len"
+            f"max_model_len is {asked}; the model has {program.max_position} positions: give 1 to that many, or leave "
+            "it out",
+            param="max_model_len",
         )
     memory = config.kv_cache_memory
     if isinstance(memory, float) and not 0 < memory <= 1:
@@ -158,7 +160,7 @@ def _check_fits(plan: MemoryPlan, config: EngineConfig) -> None:
     if plan.num_blocks < 1:
         raise InvalidConfig(
             f"kv_cache_memory is {config.kv_cache_memory}: less than one block of {plan.block_size} tokens, "
-            f"which takes {block_bytes} bytes",
+            f"which takes {block_bytes} bytes: give at least that",
             param="kv_cache_memory",
         )
     asked = config.max_model_len

@@ -19,6 +19,7 @@ import uvloop
 from fastapi import FastAPI
 
 from headway.config import ServerConfig
+from headway.errors import HeadwayError
 from headway.observe.logs import get_logger
 from headway.server.app import lifespan_of, make_app, server_state
 from headway.server.connection import HttpProtocol
@@ -41,8 +42,8 @@ class Announcements:
     """The socket listens; url is the one to call it by."""
     on_ready: Callable[[], None] = lambda: None
     """A request would be taken now; told once."""
-    on_failed: Callable[[str, str], None] = lambda model, reason: None
-    """A model's load failed: its name, and why; told once for each reason. The server goes on."""
+    on_failed: Callable[[str, HeadwayError], None] = lambda model, error: None
+    """A model's load failed: its name, and why; told once for each message. The server goes on."""
 
 
 def run(service: Service, config: ServerConfig, announcements: Announcements | None = None) -> int:
@@ -142,9 +143,9 @@ class HttpServer:
         told: set[tuple[str, str]] = set()
         while not self._state.service.is_ready()[0]:
             for card in self._state.service.models():
-                if card.state == "failed" and (card.id, card.reason) not in told:
-                    told.add((card.id, card.reason))
-                    self._announcements.on_failed(card.id, card.reason)
+                if card.state == "failed" and card.error and (card.id, card.error.message) not in told:
+                    told.add((card.id, card.error.message))
+                    self._announcements.on_failed(card.id, card.error)
             await asyncio.sleep(READINESS_POLL_S)
         self._announcements.on_ready()
 

@@ -159,7 +159,7 @@ class LocalService:
             state=_STATES.get(residency.status, "cold"),
             max_model_len=max_model_len if isinstance(max_model_len, int) else None,
             root=model.config.source,
-            reason=residency.error.message if residency.error else "",
+            error=residency.error,
             phases=self._residents.phases(model),
             info=model.info,
         )

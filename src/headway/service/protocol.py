@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from headway.core.output import TextDelta, Usage
 from headway.core.request import GenerateRequest, Prompt
+from headway.errors import HeadwayError
 
 ModelState = Literal["cold", "loading", "ready", "failed"]
 
@@ -22,8 +23,8 @@ class ModelCard:
     max_model_len: int | None
     root: str
     """Where it came from."""
-    reason: str = ""
-    """Why it failed."""
+    error: HeadwayError | None = None
+    """Why it failed last, until it is ready."""
     phases: tuple[tuple[str, float], ...] = ()
     """The load so far, for people: each phase (fetch, read, build, warm) and its seconds, the current one last."""
     info: Mapping[str, Any] = field(default_factory=dict)

@@ -56,6 +56,8 @@ class Residency:
     generation: int = 0
     is_kept: bool = False
     num_leases: int = 0
+    was_ready: bool = False
+    """Since its last start."""
     has_served: bool = False
     """Since its last start."""
     num_failures: int = 0
@@ -144,7 +146,7 @@ def _worker_ready(step: _Step, event: WorkerReady) -> None:
     residency = step.state.models[event.model]
     if residency.status != "loading" or residency.generation != event.generation:
         return
-    step.set(event.model, replace(residency, status="ready", error=None))
+    step.set(event.model, replace(residency, status="ready", was_ready=True, error=None))
     granted = [want for want in step.state.waiting if want.model == event.model]
     step.state = replace(step.state, waiting=tuple(want for want in step.state.waiting if want not in granted))
     for want in granted:
@@ -165,7 +167,7 @@ def _worker_ended(step: _Step, event: WorkerEnded) -> None:
         step.set(event.model, replace(residency, status="cold", num_leases=0))
         return
     num_failures = 1 if residency.has_served else residency.num_failures + 1
-    delays = step.config.restart_delays_s
+    delays = step.config.restart_delays_s if residency.was_ready else step.config.reload_delays_s
     retry_at = step.now + delays[min(num_failures, len(delays)) - 1]
     error = event.error or WorkerDied(f"the process of model {event.model} ended without a reason")
     failed = replace(
@@ -233,7 +235,10 @@ def _next_model(step: _Step) -> str | None:
 def _start(step: _Step, model: str) -> None:
     residency = step.state.models[model]
     generation = residency.generation + 1
-    step.set(model, replace(residency, status="loading", generation=generation, num_leases=0, has_served=False))
+    started = replace(
+        residency, status="loading", generation=generation, num_leases=0, was_ready=False, has_served=False
+    )
+    step.set(model, started)
     step.state = replace(step.state, num_starts=step.state.num_starts + 1)
     step.effects += [
         Start(model, generation),

@@ -106,11 +106,10 @@ class WorkerLoop:
             return 0
         except Exception as error:
             # The worker's last act: whatever it was is reported, and counted by the pool as a failed start or a death.
-            if isinstance(error, HeadwayError):
-                logger.error("the worker failed: %s: %s", type(error).__name__, error.message)
-            else:
-                logger.exception("the worker failed")
-            self._send_up(wire.Failed(error=as_headway_error(error).to_wire()))
+            told = as_headway_error(error)
+            if told.fault == "us":  # the parent tells the others; here is where we find ours
+                logger.error("the worker failed", exc_info=error)
+            self._send_up(wire.Failed(error=told.to_wire()))
             return 1
         finally:
             self._close()

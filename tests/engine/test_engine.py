@@ -282,6 +282,22 @@ def test_a_held_request_gets_nothing_until_it_goes_on(make_rig):
     rig.check_idle()
 
 
+def test_a_held_choice_learns_which_blocks_it_has_even_from_a_step_that_computes_nothing(make_rig):
+    rig = make_rig(num_blocks=16, max_num_batched_tokens=32)
+    prompt = [1, 2, 1, 2, 1, 2, 1, 2, 3]
+    rig.submit("A", prompt, max_tokens=6, ignore_eos=True)
+    rig.submit("B", prompt, max_tokens=6, ignore_eos=True)
+    rig.step()  # both computed the prompt, so B's whole blocks gave way to A's
+    rig.engine.hold(wire.Hold(request_id="B", is_held=True))
+    rig.engine.abort(wire.Abort(request_id="A"))
+    assert rig.step().num_tokens == 0
+    rig.submit("C", [9] * 12, max_tokens=3, ignore_eos=True)  # takes the blocks that B had first
+    rig.engine.hold(wire.Hold(request_id="B", is_held=False))
+    rig.run()
+    assert rig.output("B") == rig.expect(prompt, 6, ends=())
+    rig.check_idle()
+
+
 def test_a_sequence_that_is_preempted_too_often_ends_with_its_own_error(make_rig):
     rig = make_rig(num_blocks=5, max_model_len=20, max_preemptions=0, enable_prefix_caching=False)
     rig.submit("A", [1] * 7, max_tokens=13, ignore_eos=True)

@@ -112,10 +112,9 @@ class Engine:
         events, self._events = self._events, []
         for sequence in plan.over_limit:
             events.append(self._end(sequence, "error", error=_make_preemption_limit(sequence)))
-        num_tokens = 0
-        if plan.sequences:
-            made, num_tokens = self._run(plan)
-            events += made
+        # A plan without sequences too: it may tell of blocks of one that is held.
+        made, num_tokens = self._run(plan)
+        events += made
         self._counts["steps_total"] += 1
         self._counts["computed_tokens_total"] += num_tokens
         return wire.Step(

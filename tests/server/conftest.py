@@ -138,6 +138,7 @@ class FakeService:
         return list(prompt.token_ids)
 
     async def detokenize(self, model: str, token_ids: Sequence[int]) -> str:
+        await self.generation_defaults(model)
         if any(not 0 <= i < 256 for i in token_ids):
             raise InvalidRequest("tokens has an id outside the vocabulary", param="tokens")
         return bytes(token_ids).decode(errors="replace")

@@ -1,9 +1,12 @@
 """The table from the error tree to HTTP."""
 
 import json
+from itertools import product
 
 import httpx2
 import pytest
+from fastapi import FastAPI
+from tests.server.conftest import FakeService
 
 from headway import errors
 from headway.errors import HeadwayError
@@ -62,6 +65,7 @@ def test_retry_after_is_whole_seconds(seconds: float | None, header: str) -> Non
         ("GET", "/health/", 404),
         ("GET", "/v1/models/none", 404),
         ("GET", "/v1/models/", 404),
+        *(("POST", f"/v1/{name}", 404) for name in ("responses", "messages", "embeddings", "audio/transcriptions")),
     ],
 )
 async def test_the_frameworks_own_refusals_have_the_same_shape(
@@ -73,13 +77,41 @@ async def test_the_frameworks_own_refusals_have_the_same_shape(
     assert ("allow" in response.headers) == (status == 405)
 
 
-@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/generate", "/tokenize"])
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'{"a":NaN}', b"[" * 100_000, b'{"prompt":"a\\ud800b"}'])
-async def test_a_malformed_body_is_a_400_on_every_route(client: httpx2.AsyncClient, route: str, data: bytes) -> None:
-    response = await client.post(route, content=data)
-    assert response.status_code == 400
-    assert response.json()["error"]["type"] == "invalid_request_error"
-    assert len(response.content) < 500
+MALFORMED = [
+    b"",
+    b"{",
+    b"[1]",
+    b'{"a":NaN}',
+    b"[" * 100_000,
+    b'{"a":' * 2000 + b"1" + b"}" * 2000,
+    b" " * 100_000,
+    b'{"prompt":"a\\ud800b"}',
+    b'{"messages":[{"role":"user","content":"a\\udc00b"}]}',
+    b'{"tools":[{"function":{"name":"\\ud800"}}]}',
+    b'{"stop":["\\ud800"]}',
+    b'{"\\ud800":1}',
+    b'{"prompt":"\xff"}',
+]
+
+
+async def test_a_malformed_body_is_a_400_on_every_route_there_is(app: FastAPI, client: httpx2.AsyncClient) -> None:
+    routes = [path for path, methods in app.openapi()["paths"].items() if "post" in methods]
+    assert {"/v1/chat/completions", "/generate_stream", "/detokenize"} <= set(routes)
+    for route, data in product(routes, MALFORMED):
+        response = await client.post(route, content=data)
+        assert response.status_code == 400, (route, data[:40])
+        assert response.json()["error"]["type"] == "invalid_request_error"
+        assert len(response.content) < 500
+
+
+@pytest.mark.parametrize(("first", "last", "status"), [("m", "other", 404), ("other", "m", 200)])
+async def test_the_last_of_two_equal_keys_counts_for_the_route_and_for_the_model(
+    client: httpx2.AsyncClient, service: FakeService, first: str, last: str, status: int
+) -> None:
+    data = f'{{"model":"{first}","prompt":"x","model":"{last}"}}'.encode()
+    response = await client.post("/v1/completions", content=data)
+    assert response.status_code == status
+    assert [request.model for request in service.requests] == ([last] if status == 200 else [])
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-www-form-urlencoded", None])

@@ -246,12 +246,34 @@ async def test_what_asks_for_nothing_unusual_is_taken(client: httpx2.AsyncClient
     assert response.status_code == 200, response.text
 
 
-@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/basic_generate", "/tokenize"])
-async def test_an_unknown_model_is_a_404(client: httpx2.AsyncClient, route: str) -> None:
-    body = CHAT if "chat" in route else {"prompt": "x"}
+@pytest.mark.parametrize("fields", ACCEPTED_CHAT[:3])
+async def test_what_openai_has_and_changes_nothing_is_taken_by_completions_too(
+    client: httpx2.AsyncClient, fields: dict[str, Any]
+) -> None:
+    fields = {name: value for name, value in fields.items() if name != "top_logprobs"}
+    response = await client.post("/v1/completions", json=COMPLETION | fields)
+    assert response.status_code == 200, response.text
+
+
+NAMING: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", CHAT),
+    ("/v1/completions", COMPLETION),
+    ("/basic_generate", {"prompt": "x"}),
+    ("/generate", {"prompts": ["x"]}),
+    ("/generate_stream", {"prompt": "x"}),
+    ("/tokenize", {"prompt": "x"}),
+    ("/detokenize", {"tokens": [1]}),
+]
+
+
+@pytest.mark.parametrize(("route", "body"), NAMING)
+async def test_a_model_that_is_not_served_is_a_404_and_an_empty_name_is_none(
+    client: httpx2.AsyncClient, route: str, body: dict[str, Any]
+) -> None:
     response = await client.post(route, json=body | {"model": "other"})
-    assert response.status_code == 404
-    assert response.json()["error"]["code"] == "model_not_found"
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+    response = await client.post(route, json=body | {"model": ""})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "model")
 
 
 async def test_two_thousand_wrong_items_make_one_short_error(client: httpx2.AsyncClient) -> None:

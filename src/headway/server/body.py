@@ -12,10 +12,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
@@ -51,6 +51,15 @@ class Body(BaseModel):
             return fields
         return {name: value for name, value in fields.items() if value is not None}
 
+
+def _check_name(name: str) -> str:
+    if not name:
+        raise InvalidRequest("model is empty; it must be one of GET /v1/models", param="model")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_check_name)]
+"""The model that a body names; not the empty text, also where the name may be left out."""
 
 BodyT = TypeVar("BodyT", bound=Body)
 

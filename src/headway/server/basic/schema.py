@@ -4,7 +4,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 
-from headway.server.body import Body
+from headway.server.body import Body, ModelName
 from headway.server.openai.schema import ChatMessage, Prompts
 from headway.server.sampling import SamplingBody
 
@@ -12,7 +12,7 @@ from headway.server.sampling import SamplingBody
 class PlainBody(SamplingBody):
     """What the three generating routes share."""
 
-    model: str | None = None
+    model: ModelName | None = None
     return_full_text: bool | None = Field(None, description="Each text begins with its prompt.")
     add_special_tokens: bool | None = None
 
@@ -32,7 +32,7 @@ class GenerateManyBody(PlainBody):
 class TokenizeBody(Body):
     """POST /tokenize: a prompt or messages, as vLLM."""
 
-    model: str | None = None
+    model: ModelName | None = None
     prompt: Prompts = None
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool | None = None
@@ -43,7 +43,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """POST /detokenize, as vLLM."""
 
-    model: str | None = None
+    model: ModelName | None = None
     tokens: list[int]
 
 

@@ -133,8 +133,6 @@ def _text_part(part: object, path: str) -> str:
 
 
 def _check_common(body: GenerateBody) -> None:
-    if not body.model:
-        raise InvalidRequest("model is empty; it must be one of GET /v1/models", param="model")
     options = body.stream_options
     if options is None:
         return

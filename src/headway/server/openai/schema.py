@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from pydantic import Field, WithJsonSchema
 
-from headway.server.body import Body, Refusal
+from headway.server.body import Body, ModelName, Refusal
 from headway.server.sampling import SAMPLING_REFUSED, SamplingBody
 
 OPENAI_IGNORED = frozenset(
@@ -97,7 +97,7 @@ class GenerateBody(SamplingBody):
 
     ignored: ClassVar[frozenset[str]] = OPENAI_IGNORED
 
-    model: str
+    model: ModelName
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = Field(None, description="Each choice also has its token_ids (as vLLM).")

@@ -146,7 +146,8 @@ def test_pip_downloads_the_wheel_alone(tmp_path: Path, stand_in: StandIn, monkey
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     seen: list[tuple[str, int, int | None]] = []
-    folder = tmp_path / "download"
+    monkeypatch.chdir(tmp_path)
+    folder = Path("download")
     folder.mkdir()
     path = download_wheel(PACKAGE, folder, lambda *progress: seen.append(progress), total_bytes=len(WHEEL))
     assert path.read_bytes() == WHEEL

@@ -55,6 +55,12 @@ def test_demo_in_the_cache_needs_no_network(tmp_path: Path, monkeypatch: pytest.
     assert resolve("demo", tmp_path) == tmp_path / "demo" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+def test_a_revision_of_what_has_none_is_refused(write_gguf: Callable[..., Path], tmp_path: Path) -> None:
+    for source in ("demo", str(write_gguf())):
+        with pytest.raises(InvalidConfig, match=r"--revision v2 is for a hub repository"):
+            resolve_source(source, CheckpointConfig(cache_dir=tmp_path, revision="v2"))
+
+
 NEAR_MISSES: list[tuple[tuple[str, ...], str, type[HeadwayError], str]] = [
     (("model.gguf",), "./modle.gguf", InvalidConfig, "no such file, but model.gguf in"),
     (("other.gguf",), "./zzz", InvalidConfig, "no such file, but other.gguf in"),

@@ -53,6 +53,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
 WITHOUT_FLAG = {
     "engine.max_preemptions",
     "pool.restart_delays_s",
+    "pool.reload_delays_s",
     "pool.max_waiting",
     "server.max_unsent_bytes",
     "server.slow_reader_timeout_s",
@@ -201,6 +202,8 @@ def test_loopback_needs_no_key(host: str) -> None:
         ({"model": ""}, r"^MODEL is '': it is empty"),
         ({"enable_prefix_caching": "maybe"}, r"it must be true or false"),
         ({"api_key": ["secret,"]}, r"^--api-key: it has an empty entry$"),
+        ({"allowed_origins": ["a.example"]}, r"--allowed-origins .*'a.example' is no origin such as https://"),
+        ({"allowed_origins": ["http://a.example/"]}, r"'http://a.example/' is no origin"),
         ({"log_level": "loud"}, r"it must be one of debug, info, warning, error"),
         ({"port": "x", "threads": "y"}, r"^--threads is 'y'.*\n--port is 'x'"),
     ],
@@ -271,9 +274,11 @@ def test_an_empty_yaml_file_and_an_empty_value_are_the_defaults(tmp_path: Path) 
 
 
 def test_a_misspelt_variable_is_told_and_others_are_left_alone() -> None:
-    lines = misspelt_variables(["HEADWAY_MAX_NUM_SEQ", "HEADWAY_PORT", "HEADWAY_DEBUG", "HEADWAY_CONFIG", "PATH"])
+    others = ["HEADWAY_PORT", "HEADWAY_DEBUG", "HEADWAY_CONFIG", "PATH", "SWAP_SPACE"]
+    lines = misspelt_variables(["HEADWAY_MAX_NUM_SEQ", "HEADWAY_SWAP_SPACE", *others])
     assert lines == [
-        "HEADWAY_MAX_NUM_SEQ is no setting of Headway and has no effect; did you mean HEADWAY_MAX_NUM_SEQS?"
+        "HEADWAY_MAX_NUM_SEQ is no setting of Headway and has no effect; did you mean HEADWAY_MAX_NUM_SEQS?",
+        f"HEADWAY_SWAP_SPACE is no setting of Headway and has no effect; {REFUSED['swap-space']}",
     ]
 
 

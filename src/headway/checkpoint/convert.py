@@ -94,7 +94,7 @@ def _write_all(torch: Any, weights: list[Path], folder: Path, progress: Progress
         num_bytes += write_safetensors(torch, tensors, folder / name)
         weight_map |= dict.fromkeys(tensors, name)
         done_bytes += path.stat().st_size
-    progress("converting", total_bytes, total_bytes)
+        progress(f"converting {path.name}", done_bytes, total_bytes)
     if len(weights) > 1:
         index = {"metadata": {"total_size": num_bytes}, "weight_map": weight_map}
         (folder / INDEX_NAME).write_text(json.dumps(index, indent=1), encoding="utf-8")

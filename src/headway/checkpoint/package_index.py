@@ -73,6 +73,7 @@ def _download_by_pip(
     pip: list[str], package: Package, folder: Path, progress: Progress, total_bytes: int | None
 ) -> Path:
     """pip knows its own configuration: indexes, proxies, certificates, credentials."""
+    folder = folder.absolute()  # pip runs in another folder
     work, log = folder / "pip", folder / "pip.log"
     work.mkdir()
     command = [*pip, "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]

@@ -23,21 +23,31 @@ def resolve_source(source: str, config: CheckpointConfig, progress: Progress | N
         4. ORG/NAME or ORG/NAME:FILE.gguf: the hub.
 
     Raises:
-        InvalidConfig: none of these.
+        InvalidConfig: none of these, or a revision of what has none.
         UnsupportedModel, CorruptCheckpoint: it is there, but no model that Headway reads.
         DownloadFailed: with what to do.
     """
     progress = progress or silent
     if source == "demo":  # 1
+        _check_no_revision(source, config)
         return fetch_demo(config.cache_dir, progress)
     path = _as_path(source)
     if _is_there(path):  # 2
+        _check_no_revision(source, config)
         check_path(path)
         return path
     hub = parse_hub_source(source)
     if hub is None or _is_meant_as_path(source):  # 3
         raise InvalidConfig(f"no model {source!r}: {_near_miss(path)}; give {_FORMS}", param="model")
     return fetch_from_hub(hub, config.cache_dir, config.revision, progress)  # 4
+
+
+def _check_no_revision(source: str, config: CheckpointConfig) -> None:
+    if config.revision is not None:
+        raise InvalidConfig(
+            f"--revision {config.revision} is for a hub repository, and {source} is here already: leave it out",
+            param="revision",
+        )
 
 
 def _as_path(source: str) -> Path:

@@ -1,5 +1,6 @@
 """What a setting is made of: how it looks on the command line, where its value goes, and how its text is read."""
 
+import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from headway.cli.sizes import parse_bytes, parse_count, parse_memory, parse_seco
 from headway.config import CheckpointConfig, Dtype, EngineConfig, ModelConfig, PoolConfig, ServerConfig, TextConfig
 
 ENV_PREFIX = "HEADWAY_"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@?#]+")
 _DTYPE_NAMES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
 CONFIGS = {
     "model": ModelConfig,
@@ -62,6 +64,13 @@ def _dtype(value: object) -> object:
     return _DTYPE_NAMES.get(value, value) if isinstance(value, str) else value
 
 
+def _origins(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if value != "*" and not _ORIGIN.fullmatch(value):
+            raise ValueError(f"{value!r} is no origin such as https://app.example.com or http://localhost:3000, nor *")
+    return values
+
+
 def _not_blank(value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise ValueError("it is empty")
@@ -73,6 +82,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 Memory = Annotated[int | float, BeforeValidator(parse_memory)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)]
+Origins = Annotated[Names, AfterValidator(_origins)]
 Text = Annotated[str, AfterValidator(_not_blank)]
 DtypeName = Annotated[Dtype, BeforeValidator(_dtype)]
 Automatic = BeforeValidator(_automatic)

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from headway.cli.fields import ENV_PREFIX, env_name, flag_name
+from headway.cli.refused import advice_on
 from headway.cli.settings import Settings
 from headway.cli.yaml_file import read_yaml
 from headway.errors import InvalidConfig
@@ -72,10 +73,16 @@ def _reason(field: FieldInfo, message: str) -> str:
 
 
 def misspelt_variables(environ: Iterable[str]) -> list[str]:
-    """A line for each HEADWAY_* variable that is none but looks like one: nothing else would tell of a typing error."""
+    """A line for each HEADWAY_* variable that is none but looks like one, or is a flag of others: nothing else would
+    tell of it."""
     known = [env_name(name) for name in Settings.model_fields]
     lines = []
     for name in sorted(environ):
-        found = get_close_matches(name, known, 1, 0.85) if name.startswith(ENV_PREFIX) and name not in known else []
-        lines += [f"{name} is no setting of Headway and has no effect; did you mean {found[0]}?"] if found else []
+        if not name.startswith(ENV_PREFIX) or name in known:
+            continue
+        advice = advice_on(name.removeprefix(ENV_PREFIX).lower())
+        found = get_close_matches(name, known, 1, 0.85)
+        if advice or found:
+            words = advice or f"did you mean {found[0]}?"
+            lines.append(f"{name} is no setting of Headway and has no effect; {words}")
     return lines

@@ -27,6 +27,7 @@ from headway.cli.fields import (
     LogLevel,
     Memory,
     Names,
+    Origins,
     Seconds,
     Text,
     default_of,
@@ -140,7 +141,7 @@ class Settings(BaseSettings):
         default_of("server.max_body_bytes"), ge=1024
     )
     """The longest request body."""
-    allowed_origins: Annotated[Names, Flag("Server", "ORIGIN", "server.allowed_origins")] = ()
+    allowed_origins: Annotated[Origins, Flag("Server", "ORIGIN", "server.allowed_origins")] = ()
     """Web pages that may call the server (CORS), beside those on localhost; repeated, or with commas."""
 
     log_format: Annotated[LogFormat, Flag("Logs", "FORMAT")] = "auto"

@@ -58,6 +58,13 @@ def test_a_files_frequency_factors_divide():
         ({"rope_type": "linear", "factor": "four"}, (), "'factor'"),
         ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}, (), "4 numbers in 'short_factor'"),
         ({}, (1.0, 2.0), "2 rope frequency factors for 4"),
+        ({"rope_type": "linear", "factor": 0}, (), "'factor': 0.*not finite"),
+        ({"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0, "high_freq_factor": 4.0}, (), "computed"),
+        ({"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1, "high_freq_factor": 1}, (), "computed"),
+        ({"rope_type": "yarn", "factor": 4.0, "beta_fast": "x"}, (), "'beta_fast': 'x'.*computed"),
+        ({"rope_type": "yarn", "factor": 4.0, "attention_factor": [1]}, (), "computed"),
+        ({"rope_type": "longrope", "short_factor": ["a"] * 4, "long_factor": [None] * 4}, (), "computed"),
+        ({"rope_type": "longrope", "short_factor": [0.0] * 4, "long_factor": [0.0] * 4}, (), "not finite"),
     ],
 )
 def test_what_is_not_there_is_refused_by_name(scaling, factors, words):
@@ -72,6 +79,7 @@ def test_what_is_not_there_is_refused_by_name(scaling, factors, words):
         ({}, 1000, 64),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, None, 256),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, None, 64),
+        ({"rope_type": "yarn", "factor": 1e308, "original_max_position_embeddings": 64}, None, 2**31 - 1),
         ({"rope_type": "dynamic", "factor": 4.0}, None, 64),
         ({"rope_type": "dynamic", "factor": 4.0}, 100, 100),
         ({"rope_type": "dynamic", "factor": 4.0}, 1000, 256),

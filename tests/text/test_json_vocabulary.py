@@ -139,6 +139,34 @@ def test_other_kinds_are_refused_by_name(change: dict[str, Any], words: str, jso
         make_tokenizer(json_source(json.loads(_library("bytes").to_str()) | change))
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    stage: dict[str, Any] = {"type": "ByteLevel"}
+    for _ in range(depth):
+        stage = {"type": "Sequence", "pretokenizers": [stage]}
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"added_tokens": 3}, "added_tokens is not a list"),
+        ({"added_tokens": ["<s>"]}, "added_tokens is not a list of objects"),
+        ({"added_tokens": [{"id": 1}]}, "added_tokens has.*no token"),
+        ({"added_tokens": [{"id": "1", "content": "a"}]}, "added_tokens has.*no token"),
+        ({"added_tokens": [{"id": 4_000_000_000, "content": "a"}]}, "added_tokens has.*no token"),
+        ({"model": {"type": "BPE", "vocab": {"a": 4_000_000_000}, "merges": []}}, "the token id 4000000000"),
+        ({"decoder": [{"type": "ByteLevel"}]}, "decoder is not an object"),
+        ({"decoder": {"type": ["ByteLevel"]}}, "decoder is not an object"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": 3}}, "pretokenizers that are no list"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [3]}}, "pre_tokenizer is not an object"),
+        ({"pre_tokenizer": _nested(200)}, "nested over"),
+    ],
+)
+def test_parts_that_can_not_be_are_named(change: dict[str, Any], words: str, json_source: JsonSource) -> None:
+    with pytest.raises(CorruptCheckpoint, match=words):
+        make_tokenizer(json_source(json.loads(_library("bytes").to_str()) | change))
+
+
 @pytest.mark.parametrize(
     "tree", [{}, {"model": 3}, {"model": {"type": "BPE", "vocab": 1}, "decoder": {"type": "ByteLevel"}}]
 )

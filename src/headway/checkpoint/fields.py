@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,6 +10,7 @@ from typing import Any, NoReturn
 from headway.errors import CorruptCheckpoint
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -26,7 +28,10 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
 def parse_json(text: bytes, where: str) -> Any:
     """As read_json, of bytes."""
     try:
-        return json.loads(text.decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        value = json.loads(text.decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        if _SURROGATE_ESCAPE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # a half of a pair alone is no text: it has no UTF-8
+        return value
     except (ValueError, RecursionError) as error:
         raise CorruptCheckpoint(f"{where} is not valid JSON: {error}") from error
 

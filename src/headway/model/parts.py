@@ -57,6 +57,10 @@ class Builder:
         return program
 
 
+MAX_POSITION = 2**31 - 1
+"""Positions are int32."""
+
+
 def longest_context(shape: ModelShape, max_model_len: int) -> int:
     """Positions that the model can hold: its own number; with YaRN what it is stretched to; with dynamic scaling as far
     as max_model_len asks, up to the factor."""
@@ -65,9 +69,9 @@ def longest_context(shape: ModelShape, max_model_len: int) -> int:
     match rope_kind(scaling):
         case "yarn":
             original = scaling.get("original_max_position_embeddings") or shape.max_position
-            return max(shape.max_position, int(original * factor))
+            return max(shape.max_position, int(min(original * factor, MAX_POSITION)))
         case "dynamic":
-            return max(shape.max_position, min(max_model_len, int(shape.max_position * factor)))
+            return max(shape.max_position, int(min(max_model_len, shape.max_position * factor)))
         case _:
             return shape.max_position
 

@@ -50,12 +50,21 @@ def rope_kind(scaling: Mapping[str, Any]) -> str:
 
 
 def make_frequencies(shape: RopeShape, *, max_position: int, max_model_len: int) -> RopeFrequencies:
-    """The frequencies for sequences up to max_model_len. Raises UnsupportedModel for a kind that we do not have."""
+    """The frequencies for sequences up to max_model_len.
+
+    Raises UnsupportedModel for a kind that we do not have, and for numbers that give none.
+    """
     kind = rope_kind(shape.scaling)
     make = _KINDS.get(kind)
     if make is None:
         raise UnsupportedModel(f"rope scaling {kind!r} is not supported; supported: {', '.join(sorted(_KINDS))}")
-    frequencies, magnitude = make(_Context(shape, max_position, max_model_len))
+    try:
+        with np.errstate(all="ignore"):
+            frequencies, magnitude = make(_Context(shape, max_position, max_model_len))
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise _impossible(shape, str(error)) from error
+    if not (np.isfinite(frequencies).all() and math.isfinite(magnitude)):
+        raise _impossible(shape, "it gives frequencies that are not finite")
     if shape.frequency_factors:
         if len(shape.frequency_factors) != len(frequencies):
             raise UnsupportedModel(
@@ -63,6 +72,11 @@ def make_frequencies(shape: RopeShape, *, max_position: int, max_model_len: int)
             )
         frequencies = np.divide(frequencies, np.asarray(shape.frequency_factors, np.float32), dtype=np.float32)
     return RopeFrequencies(tuple(float(value) for value in frequencies), magnitude)
+
+
+def _impossible(shape: RopeShape, why: str) -> UnsupportedModel:
+    numbers = str({"rope_theta": shape.theta, **shape.scaling})
+    return UnsupportedModel(f"rope scaling {numbers[:500]} can not be computed: {why}")
 
 
 def _plain(theta: float, dims: int) -> Array:

@@ -13,6 +13,10 @@ from headway.text.source import TokenizerFiles
 from headway.text.vocabulary import ControlToken, Spelling, Vocabulary, is_library_failure
 
 _CONTROL_LOOK = re.compile(r"<\|.*\|>|<｜.*｜>", re.DOTALL)
+MAX_TOKENS = 1 << 24
+"""The largest vocabularies have a quarter of a million."""
+_MAX_DEPTH = 32
+_PARTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -74,16 +78,43 @@ def token_text_of(entry: object) -> str | None:
 def _read_tree(files: TokenizerFiles) -> dict[str, Any]:
     try:
         tree = json.loads(files.tokenizer_json.read_bytes())
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise CorruptCheckpoint(f"{files.tokenizer_json.name} cannot be read: {problem}") from problem
     if not isinstance(tree, dict) or not isinstance(tree.get("model"), dict):
         raise CorruptCheckpoint(f"{files.tokenizer_json.name} is no tokenizer: it has no model")
     kind = tree["model"].get("type", "BPE")
     if kind != "BPE":
         raise UnsupportedModel(f"the tokenizer's model is {kind}; Headway reads BPE")
+    _check_parts(files, tree)
     # A tokenizer that cuts or pads on its own would change a prompt without a word.
     tree["truncation"] = tree["padding"] = None
     return tree
+
+
+def _check_parts(files: TokenizerFiles, tree: Mapping[str, Any]) -> None:
+    """What is read here before the library has seen it. Raises CorruptCheckpoint."""
+    name = files.tokenizer_json.name
+    added = tree.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise CorruptCheckpoint(f"{name}: added_tokens is not a list of objects")
+    for token in added:
+        token_id, content = token.get("id"), token.get("content")
+        if type(token_id) is not int or not 0 <= token_id < MAX_TOKENS or not isinstance(content, str):
+            raise CorruptCheckpoint(f"{name}: added_tokens has {str(token)[:200]}, which is no token")
+    for part, inner in _PARTS.items():
+        _check_stages(tree.get(part), inner, f"{name}: {part}")
+
+
+def _check_stages(part: Any, inner: str, where: str, depth: int = 0) -> None:
+    if part is None:
+        return
+    if depth > _MAX_DEPTH or not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise CorruptCheckpoint(f"{where} is not an object with a type, or nested over {_MAX_DEPTH} levels deep")
+    stages = part.get(inner) or []
+    if not isinstance(stages, list):
+        raise CorruptCheckpoint(f"{where} has {inner} that are no list")
+    for stage in stages:
+        _check_stages(stage, inner, where, depth + 1)
 
 
 def _make_engine(files: TokenizerFiles, tree: dict[str, Any]) -> Engine:
@@ -148,7 +179,10 @@ def _without_first_space(tree: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _texts(engine: Engine) -> list[str | None]:
     vocabulary: dict[str, int] = engine.get_vocab(with_added_tokens=True)
-    texts: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
+    num_texts = max(vocabulary.values(), default=-1) + 1
+    if num_texts > MAX_TOKENS:
+        raise CorruptCheckpoint(f"tokenizer.json has the token id {num_texts - 1}; ids up to {MAX_TOKENS - 1} are read")
+    texts: list[str | None] = [None] * num_texts
     for text, token_id in vocabulary.items():
         texts[token_id] = text
     return texts

@@ -43,18 +43,6 @@ def test_a_client_that_resets_its_connection_while_it_waits_for_the_whole_is_not
     server.check_idle()
 
 
-def test_requests_in_the_queue_whose_clients_leave_are_never_computed(server: Server) -> None:
-    computed = server.metric("headway_computed_tokens_total")
-    prompt = list(range(1000, 2500))
-    with httpx2.Client(timeout=60) as client:
-        for number in range(4):
-            body = {**LONG, "prompt": [number + 5000, *prompt], "n": 8}
-            with client.stream("POST", server.url + "/v1/completions", json={**body, "stream": True}):
-                pass
-    server.check_idle()
-    assert server.metric("headway_computed_tokens_total") - computed < 4 * 8 * 1500
-
-
 def test_a_killed_worker_fails_its_open_requests_at_once_and_the_next_one_works(
     own_server: Callable[..., Server],
 ) -> None:

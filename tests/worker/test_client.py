@@ -1,6 +1,7 @@
 """The parent's side of a worker, with the worker played by hand and the clock in the test's hand."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import headway_wire as wire
 from headway.errors import (
     CallerError,
     ContextLengthExceeded,
+    HeadwayError,
     InternalError,
+    InvalidRequest,
     NonFiniteLogits,
     PayloadTooLarge,
     QueueFull,
@@ -83,15 +86,23 @@ class TestSubmit:
         assert bench.channel.of(wire.Abort) == []
         assert bench.client.num_open == 0
 
-    @pytest.mark.parametrize("fault", [wire.FrameTooLarge("too long"), OverflowError("too big")])
+    @pytest.mark.parametrize(
+        ("fault", "kind"),
+        [
+            (wire.FrameTooLarge("too long"), PayloadTooLarge),
+            (OverflowError("too big"), PayloadTooLarge),
+            (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), InvalidRequest),
+            (TypeError("Encoding objects of type complex is unsupported"), InvalidRequest),
+        ],
+    )
     async def test_what_cannot_be_sent_is_refused_and_leaves_nothing_open(
-        self, bench: ClientBench, monkeypatch: pytest.MonkeyPatch, fault: Exception
+        self, bench: ClientBench, monkeypatch: pytest.MonkeyPatch, fault: Exception, kind: type[HeadwayError]
     ) -> None:
         def fail(message: wire.Down) -> None:
             raise fault
 
         monkeypatch.setattr(bench.channel, "send", fail)
-        with pytest.raises(PayloadTooLarge, match=str(fault)):
+        with pytest.raises(kind, match=re.escape(str(fault))):
             await bench.submit(timeout_s=5.0)
         assert bench.settled == [False]
         assert (bench.client.num_open, bench.clock.num_timers) == (0, 0)

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import headway_wire as wire
-from headway.errors import HeadwayError, InternalError, PayloadTooLarge, WorkerDied, WorkerStalled, from_wire
+from headway.errors import (
+    HeadwayError,
+    InternalError,
+    InvalidRequest,
+    PayloadTooLarge,
+    WorkerDied,
+    WorkerStalled,
+    from_wire,
+)
 from headway.observe.clock import Clock, Timer
 from headway.worker.channel import Channel, WorkerEnd
 from headway.worker.prompt import PreparedRequest, complete_sampling
@@ -255,8 +263,10 @@ class WorkerClient:
         )
         try:
             self._send(submit)
-        except (wire.FrameTooLarge, OverflowError) as fault:
-            error = PayloadTooLarge(f"the request can not be sent to the model's process: {fault}")
+        except (OverflowError, TypeError, ValueError) as fault:
+            is_large = isinstance(fault, wire.FrameTooLarge | OverflowError)
+            kind = PayloadTooLarge if is_large else InvalidRequest
+            error = kind(f"the request can not be sent to the model's process: {fault}")
             entry = self._open[wire_id]
             entry.stream.lose_worker(error)
             self._settle(wire_id, entry, has_served=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import headway_wire as wire
-from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt
+from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
 from headway.core.sampling import SamplingParams
 from headway.errors import ContextLengthExceeded, InvalidRequest
 from headway.text.chat_template import ChatTemplate
@@ -123,11 +123,13 @@ def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_m
 
 
 def num_characters(value: Prompt | Mapping[str, Any] | Iterable[Any] | Any) -> int:
-    """Characters in all strings of a prompt: what tokenising it will cost, roughly."""
+    """Characters in all strings of a prompt, or its ids: what preparing it will cost, roughly."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, TextPrompt):
         return len(value.text)
+    if isinstance(value, TokensPrompt):
+        return len(value.token_ids)
     if isinstance(value, ChatPrompt):
         return num_characters(value.messages) + num_characters(value.tools)
     if isinstance(value, Mapping):

@@ -1,0 +1,41 @@
+"""Prompts become ids where they do not keep others waiting."""
+
+import threading
+
+import pytest
+
+from headway.core.request import ChatPrompt, Prompt, TextPrompt, TokensPrompt
+from headway.text.chat_template import ChatTemplate
+from headway.text.tokenizer import Tokenizer
+from headway.worker import prompt as prompt_module
+from headway.worker.prompt import LONG_TEXT_CHARACTERS, ModelText, tokenize_prompt
+
+LONG = "word " * LONG_TEXT_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_in_a_thread"),
+    [
+        (TextPrompt("word"), False),
+        (TextPrompt(LONG), True),
+        (TokensPrompt([97, 98]), False),
+        (TokensPrompt(list(LONG.encode())), True),
+        (ChatPrompt([{"role": "user", "content": "word"}]), False),
+        (ChatPrompt([{"role": "user", "content": [{"type": "text", "text": LONG}]}]), True),
+        (ChatPrompt([{"role": "user", "content": "a"}], tools=[{"description": LONG}]), True),
+    ],
+)
+async def test_a_long_prompt_of_any_kind_is_prepared_off_the_event_loop(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, prompt: Prompt, is_in_a_thread: bool
+) -> None:
+    threads = []
+    prepare = prompt_module.prepare_prompt
+
+    def watched(text: ModelText, prompt: Prompt) -> list[int]:
+        threads.append(threading.current_thread())
+        return prepare(text, prompt)
+
+    monkeypatch.setattr(prompt_module, "prepare_prompt", watched)
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert await tokenize_prompt(ModelText(tokenizer, template), prompt)
+    assert [thread is not threading.main_thread() for thread in threads] == [is_in_a_thread]

@@ -151,6 +151,25 @@ def test_no_more_than_max_waiting_wait() -> None:
     assert bench.post(WorkerReady("a", 1)) == [Grant(2, "a", 1), Grant(4, "a", 1)]
 
 
+@pytest.mark.parametrize("end", [WorkerReady("a", 1), WorkerEnded("a", 1, DIED), Drain()])
+def test_a_long_line_is_granted_or_denied_without_comparing_each_with_each(
+    end: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_compared = 0
+
+    def compare(one: Want, other: object) -> bool:
+        nonlocal num_compared
+        num_compared += 1
+        return one is other
+
+    monkeypatch.setattr(Want, "__eq__", compare)
+    bench = Bench()
+    bench.post(*(Want(ticket, "a") for ticket in range(300)))
+    effects = bench.post(end)
+    assert sum(isinstance(effect, Grant | Deny) for effect in effects) == 300
+    assert num_compared <= 300
+
+
 def test_news_of_an_earlier_generation_changes_nothing() -> None:
     bench = Bench()
     bench.post(Keep("a"), WorkerReady("a", 1), Want(1, "a"), WorkerEnded("a", 1, DIED), WorkerReady("a", 2))

@@ -93,9 +93,14 @@ class _Step:
 
     def deny_waiting(self, model: str | None, error: HeadwayError) -> None:
         """Denies the tickets of one model, or all."""
-        denied = [want for want in self.state.waiting if model is None or want.model == model]
-        self.effects += [Deny(want.ticket, error) for want in denied]
-        self.state = replace(self.state, waiting=tuple(want for want in self.state.waiting if want not in denied))
+        self.effects += [Deny(want.ticket, error) for want in self.take_waiting(model)]
+
+    def take_waiting(self, model: str | None) -> list[Want]:
+        """Takes the tickets of one model, or all, out of the line."""
+        taken = [want for want in self.state.waiting if model is None or want.model == model]
+        kept = tuple(want for want in self.state.waiting if model is not None and want.model != model)
+        self.state = replace(self.state, waiting=kept)
+        return taken
 
 
 def transition(
@@ -147,9 +152,7 @@ def _worker_ready(step: _Step, event: WorkerReady) -> None:
     if residency.status != "loading" or residency.generation != event.generation:
         return
     step.set(event.model, replace(residency, status="ready", was_ready=True, error=None))
-    granted = [want for want in step.state.waiting if want.model == event.model]
-    step.state = replace(step.state, waiting=tuple(want for want in step.state.waiting if want not in granted))
-    for want in granted:
+    for want in step.take_waiting(event.model):
         _grant(step, want)
 
 

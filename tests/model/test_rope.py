@@ -60,7 +60,6 @@ def test_a_files_frequency_factors_divide():
         ({}, (1.0, 2.0), "2 rope frequency factors for 4"),
         ({"rope_type": "linear", "factor": 0}, (), "'factor': 0.*not finite"),
         ({"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0, "high_freq_factor": 4.0}, (), "computed"),
-        ({"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1, "high_freq_factor": 1}, (), "computed"),
         ({"rope_type": "yarn", "factor": 4.0, "beta_fast": "x"}, (), "'beta_fast': 'x'.*computed"),
         ({"rope_type": "yarn", "factor": 4.0, "attention_factor": [1]}, (), "computed"),
         ({"rope_type": "longrope", "short_factor": ["a"] * 4, "long_factor": [None] * 4}, (), "computed"),

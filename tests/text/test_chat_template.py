@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from headway.errors import InvalidConfig, InvalidRequest, TemplateRefused, UnsupportedFeature, UnsupportedModel
 from headway.text.chat_template import ChatTemplate, make_chat_template
+from headway.text.protection import Protection
 from headway.text.source import TextSource
 from headway.text.tokenizer import Tokenizer
 from oracles import llama_cpp_sources
@@ -331,3 +333,26 @@ def test_bos_eos_and_control_tokens_come_from_the_vocabulary(
 
 def test_a_model_without_a_template_has_none(llama_cpp_source: Callable[[str], TextSource]) -> None:
     assert make_chat_template(llama_cpp_source("gpt-2"), None) is None
+
+
+EVERY_MARK = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)]))
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"),
+    [
+        ("x", "\ue000\ue001"),
+        ("\ue000 \\ue002 \\uE004\\uDB80\\udc00", "\ue001\ue003"),
+        (EVERY_MARK[:6400] + json.dumps(EVERY_MARK[6400:6402]), EVERY_MARK[6402:6404]),
+        (EVERY_MARK[:-2], EVERY_MARK[-2:]),
+        (json.dumps(EVERY_MARK[:-2]).upper().replace("\\U", "\\u"), EVERY_MARK[-2:]),
+    ],
+)
+def test_marks_are_characters_that_no_text_has_and_the_search_is_linear(text: str, marks: str) -> None:
+    found = Protection(CONTROL).choose_marks(["a", text])
+    assert found.opening + found.closing == marks
+
+
+def test_texts_that_have_every_mark_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="every private-use character"):
+        Protection(CONTROL).choose_marks([EVERY_MARK[:-1]])

@@ -95,6 +95,15 @@ def test_only_the_beginning_of_a_stop_string_is_held_back(stops: list[str], text
         assert seen.removeprefix(given_text) == (seen[-longest:] if longest else "")
 
 
+def test_the_choices_of_a_request_share_what_their_stop_strings_are_made_into() -> None:
+    stops = ["ab" * 500, "b" * 1000]
+    first, second = StopMatcher(stops), StopMatcher(tuple(stops))
+    assert first._root is second._root
+    assert first.push("ab" * 499 + "a").text == ""
+    assert second.push("b" * 999 + "c").text == "b" * 999 + "c"
+    assert first.push("b").matched == "ab" * 500
+
+
 @pytest.mark.parametrize("stops", [["a" * 1000 + "b"], ["a" * size + "b" for size in range(1000, 1016)]])
 def test_the_work_is_linear_in_the_text_whatever_the_stops_are(
     stops: list[str], monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,10 @@ from headway.text.rendered import RenderedPrompt
 
 _MARKS = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE))
 """Private use: no case, no white space, no meaning."""
+_ESCAPED = re.compile(
+    r"(?=(\\u[eE][0-9a-fA-F]{3}|\\u[fF][0-8][0-9a-fA-F]{2}|\\u[dD][bB][89a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+)
+"""Marks as JSON that is all ASCII writes them, wherever one begins."""
 
 
 class Marks:
@@ -48,15 +52,12 @@ class Protection:
 
     def choose_marks(self, texts: Collection[str]) -> Marks:
         """Two characters that occur in none of the texts, written out or as JSON escapes them."""
-        found: list[str] = []
-        for code in _MARKS:
-            mark = chr(code)
-            escaped = re.compile(_escaped(mark))
-            if not any(mark in text or escaped.search(text) for text in texts):
-                found.append(mark)
-                if len(found) == 2:
-                    return Marks(*found)
-        raise InvalidRequest("the messages use every private-use character of Unicode", param="messages")
+        taken = {character for text in texts if not text.isascii() for character in set(text)}
+        taken.update(chr(_code_of(found[1])) for text in texts if "\\u" in text for found in _ESCAPED.finditer(text))
+        free = [mark for mark in map(chr, _MARKS) if mark not in taken][:2]
+        if len(free) < 2:
+            raise InvalidRequest("the messages use every private-use character of Unicode", param="messages")
+        return Marks(*free)
 
     def mark(self, text: str, marks: Marks) -> str:
         """The text with each control token, and an end that could become one, between marks."""

@@ -11,6 +11,7 @@ back is paid for by one forward, whatever the strings are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from headway.errors import InvalidRequest
 
@@ -39,7 +40,9 @@ class _Node:
         """The longest stop string that this prefix ends with."""
 
 
-def _make_automaton(stops: Sequence[str]) -> _Node:
+@lru_cache(maxsize=4)
+def _make_automaton(stops: tuple[str, ...]) -> _Node:
+    """Only read once it is made: the choices of a request, which are made in a row, share one."""
     root = _Node(0)
     for stop in stops:
         node = root
@@ -79,7 +82,7 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str], include: bool = False) -> None:
         if not all(stops):
             raise InvalidRequest("stop has an empty string; leave it out", param="stop")
-        self._root = self._node = _make_automaton(stops)
+        self._root = self._node = _make_automaton(tuple(stops))
         self._include = include
         self._held = ""
         """The end of the text so far that is the beginning of a stop string: as long as the node is deep."""

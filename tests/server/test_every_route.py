@@ -221,6 +221,13 @@ async def test_logprobs_are_those_of_the_tokens_that_are_billed_streamed_or_not(
         assert all((entry[2] is None) if not num_top else (1 <= len(entry[2]) <= 3) for entry in completions)
 
 
+async def test_counting_tells_tokens_by_their_text_too(client: httpx2.AsyncClient) -> None:
+    body = {"prompt": " é👋<|end|>", "return_token_strs": True}
+    told = (await client.post("/tokenize", json=body)).json()
+    assert told["token_strs"] == [" ", *"�" * 6, "<|end|>"]
+    assert told["tokens"] == [32, *"é👋".encode(), 256]
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     *(({"logit_bias": {key: 5}}, "logit_bias", "") for key in ("99999999", "-1", "AI", str(VOCAB_SIZE))),
     ({"logit_bias": {"1": 100.5}}, "logit_bias", "100"),

@@ -164,11 +164,15 @@ async def test_limits_end_a_text(client: AsyncOpenAI) -> None:
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_prompt_over_the_context_is_a_400_with_both_numbers(client: AsyncOpenAI, is_stream: bool) -> None:
+@pytest.mark.parametrize(("system", "user", "num_tokens"), [("", "x" * 395, "400"), ("x" * 380, "hello", "390")])
+async def test_a_prompt_over_the_context_is_a_400_with_both_numbers_and_nothing_is_cut_off(
+    client: AsyncOpenAI, is_stream: bool, system: str, user: str, num_tokens: str
+) -> None:
+    messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(**chat("x" * 400), stream=is_stream)
+        await client.chat.completions.create(model="scripted", messages=messages, stream=is_stream)
     assert caught.value.code == "context_length_exceeded"
-    assert "403" in caught.value.message
+    assert num_tokens in caught.value.message
     assert "300" in caught.value.message
     assert (await client.chat.completions.create(**chat("hello"))).choices[0].message.content == "Hello!"
 
@@ -205,7 +209,7 @@ async def test_the_clients_own_error_classes_come_out(client: AsyncOpenAI, serve
         await client.completions.create(model="scripted", prompt="")
 
 
-async def test_an_error_in_mid_stream_reaches_the_client_as_one(client: AsyncOpenAI) -> None:
+async def test_an_error_in_mid_stream_reaches_the_client_as_one(client: AsyncOpenAI, service: ScriptedService) -> None:
     stream = await client.chat.completions.create(**chat("fail"), stream=True)
     texts: list[str] = []
 
@@ -219,6 +223,9 @@ async def test_an_error_in_mid_stream_reaches_the_client_as_one(client: AsyncOpe
     assert caught.value.code == "internal_error"
     with pytest.raises(openai.InternalServerError):
         await client.chat.completions.create(**chat("fail"))
+    await stream.close()
+    await service.until_idle()
+    assert service.predictor().aborts == []  # what has ended is not aborted
 
 
 async def test_closing_a_stream_aborts_it_once(client: AsyncOpenAI, service: ScriptedService) -> None:

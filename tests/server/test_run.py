@@ -1,6 +1,7 @@
 """How a server begins and ends, as a process with a real child."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -20,7 +21,7 @@ from headway.config import ServerConfig
 from headway.errors import InvalidConfig
 from headway.server.app import lifespan_of, make_app
 from headway.server.listen import bind
-from headway.server.run import HttpServer
+from headway.server.run import SIGNALS, HttpServer
 from headway.testing.script import Reply, Script, say
 
 BODY = {"model": "scripted", "prompt": "x", "stream": True, "max_tokens": 1000}
@@ -68,7 +69,11 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def test_the_first_signal_lets_streams_finish_and_takes_nothing_new() -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("is_to_all", [False, True], ids=["to the server", "to each process"])
+async def test_the_first_signal_lets_streams_finish_and_takes_nothing_new(
+    number: signal.Signals, is_to_all: bool
+) -> None:
     async with serving(Script(reply=say("abc", gates={1: "go"}))) as process:
         url = await told(process, "listening")
         pid = int(await told(process, "ready"))
@@ -79,7 +84,9 @@ async def test_the_first_signal_lets_streams_finish_and_takes_nothing_new() -> N
             assert stream.status_code == 200
             parts = stream.aiter_text()
             text = await anext(parts)
-            process.send_signal(signal.SIGTERM)
+            if is_to_all:  # as a terminal's Ctrl-C, and a service manager's stop
+                os.kill(pid, number)
+            process.send_signal(number)
             await unready(client)
             assert (await client.get("/livez")).status_code == 200
             refused = await client.post("/v1/completions", json=BODY)

@@ -261,6 +261,19 @@ def test_one_as_long_as_the_cache_and_then_many_short_ones_fit(server: Server) -
     assert ids_of(answer) == [by_hand(prompt, 20) for prompt in prompts]
 
 
+def test_one_that_needs_the_whole_cache_gets_it_among_neighbours_and_they_get_on_too(server: Server) -> None:
+    prompts = [[97 + (place + number) % 26 for place in range(60)] for number in range(8)]
+    prompts[3] = [97 + place * 3 % 26 for place in range(480)]
+    lengths = [60] * 3 + [32] + [60] * 4
+
+    def ask(number: int) -> list[list[int]]:
+        return ids_of(complete(server, prompts[number], max_tokens=lengths[number], ignore_eos=True))
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(ask, range(8)))
+    assert told == [[by_hand(prompt, length)] for prompt, length in zip(prompts, lengths, strict=True)]
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize(("num_prompt", "max_tokens", "numbers"), [(600, 1, "600 512"), (400, 113, "400 113 513 512")])
 def test_what_can_never_fit_is_refused_with_the_numbers(

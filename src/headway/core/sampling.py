@@ -5,8 +5,11 @@ here. Names and meanings are vLLM's.
 """
 
 import math
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
+
+import msgspec
 
 import headway_wire as wire
 from headway.errors import InvalidRequest
@@ -35,7 +38,7 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     stop: tuple[str, ...] = ()
-    """The choice ends before the first of these in its text."""
+    """The choice ends before the first of these in its text. A string alone is taken as the one."""
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     """Special tokens are left out of the text."""
@@ -43,6 +46,9 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
     """The request ends with what it has after so long."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            msgspec.structs.force_setattr(self, "stop", (self.stop,))
+        _check_types(self)
         _check_range("n", self.n, 1, MAX_N)
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_range("top_p", self.top_p, 0.0, 1.0, low_is_open=True)
@@ -81,6 +87,20 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
                     f"stop has a string of {len(stop)} characters; 1 to {MAX_STOP_STRING_LENGTH} are allowed",
                     param="stop",
                 )
+
+
+_Types = msgspec.defstruct("_Types", list(get_type_hints(SamplingParams).items()))
+
+
+def _check_types(sampling: SamplingParams) -> None:
+    """A float for an int would be no message to the worker, which ends there and then."""
+    try:
+        msgspec.convert(msgspec.structs.asdict(sampling), _Types)
+    except msgspec.ValidationError as error:
+        found = re.search(r"\$\.(\w+)", str(error))
+        param = None if found is None else found[1]
+        value = "" if param is None else f"{param} is {str(getattr(sampling, param))[:100]}, of a wrong type: "
+        raise InvalidRequest(f"{value}{error}", param=param) from error
 
 
 def _check_range(name: str, value: float, low: float, high: float, *, low_is_open: bool = False) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig
-from headway.errors import InvalidConfig
+from headway.core.sampling import SamplingParams, sampling_defaults
+from headway.errors import InvalidConfig, InvalidRequest
 from headway.text.chat_template import make_chat_template
 from headway.text.source import TextSource
 from headway.text.tokenizer import make_tokenizer
@@ -91,9 +92,12 @@ def open_model(model: ModelConfig, path: Path) -> OpenedModel:
 
 
 def read_generation_defaults(source: TextSource, setting: str) -> Mapping[str, Any]:
-    """The sampling defaults that TextConfig.generation_config asks for. Raises InvalidConfig for a folder without."""
+    """The sampling defaults that TextConfig.generation_config asks for.
+
+    Raises InvalidConfig for a folder without, and for defaults that no request may have.
+    """
     if setting == "auto":
-        return source.generation_defaults
+        return _checked(source.generation_defaults, "the model's generation_config")
     if setting == "headway":
         return {}
     path = Path(setting) / "generation_config.json"
@@ -108,4 +112,16 @@ def read_generation_defaults(source: TextSource, setting: str) -> Mapping[str, A
         ) from error
     if not isinstance(defaults, dict):
         raise InvalidConfig(f"{path} holds no JSON object", param="generation_config")
+    return _checked(defaults, str(path))
+
+
+def _checked(defaults: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The defaults, if a request can have them: else each caller would be blamed for them."""
+    try:
+        SamplingParams(**sampling_defaults(defaults))
+    except InvalidRequest as error:
+        raise InvalidConfig(
+            f"{where} can not be used: {error.message}; correct it, or start with --generation-config headway",
+            param="generation_config",
+        ) from error
     return defaults

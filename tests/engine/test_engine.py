@@ -103,6 +103,17 @@ def test_the_choices_of_a_request_compute_its_prompt_once(make_rig):
     assert [rig.output("A", choice) for choice in range(3)] == [rig.expect(LONG, 4, ends=())] * 3
 
 
+def test_choices_that_wait_hold_the_prompt_once(make_rig):
+    rig = make_rig(max_num_seqs=2)
+    rig.submit("A", LONG, n=4, max_tokens=3, ignore_eos=True)
+    sequences = list(rig.engine._requests["A"])
+    assert len({id(sequence.token_ids) for sequence in sequences}) == 1
+    rig.run()
+    assert len({id(sequence.token_ids) for sequence in sequences}) == 4
+    assert [rig.output("A", choice) for choice in range(4)] == [rig.expect(LONG, 3, ends=())] * 4
+    rig.check_idle()
+
+
 def test_each_row_knows_its_seed_choice_and_end_tokens(make_rig):
     rig = make_rig()
     rig.submit("A", [1, 2, 3], n=2, seed=-5, stop_token_ids=[9], max_tokens=2)

@@ -109,6 +109,9 @@ class Engine:
     def step(self) -> wire.Step:
         """One step. Raises only what this engine cannot live on with (InvariantBroken)."""
         plan = self._scheduler.schedule()
+        for sequence in plan.started:
+            if not sequence.num_output_tokens:
+                sequence.token_ids = list(sequence.token_ids)  # until now that of all choices: many may wait for long
         events, self._events = self._events, []
         for sequence in plan.over_limit:
             events.append(self._end(sequence, "error", error=_make_preemption_limit(sequence)))
@@ -161,14 +164,15 @@ class Engine:
         cache = self._kv_cache
         is_shared = cache.enable_prefix_caching and len(submit.prompt_token_ids) > cache.block_size
         fork = Fork() if sampling.n > 1 and is_shared else None
+        prompt = list(submit.prompt_token_ids)
         first, self._num_arrived = self._num_arrived, self._num_arrived + sampling.n
         sequences = [
             Sequence(
                 request_id=submit.request_id,
                 choice=choice,
                 arrival=first + choice,
-                token_ids=list(submit.prompt_token_ids),
-                num_prompt_tokens=len(submit.prompt_token_ids),
+                token_ids=prompt,
+                num_prompt_tokens=len(prompt),
                 max_total_tokens=max_total_tokens,
                 sampling=sampling,
                 seed=seed,

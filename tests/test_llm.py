@@ -97,13 +97,17 @@ def test_stop_strings_choices_logprobs_and_a_time_limit_work_as_over_http(llm: L
         (["ok", ""], GREEDY, InvalidRequest, "empty"),
         ([{"text": "a"}], GREEDY, InvalidRequest, "prompt_token_ids"),
         ([[1, 10**6]], GREEDY, InvalidRequest, "1000000"),
+        (3, GREEDY, InvalidRequest, "a prompt is text.*this is 3"),
+        ([None], GREEDY, InvalidRequest, "this is None"),
+        ([["a"]], GREEDY, InvalidRequest, "a prompt is text"),
+        ([{"prompt_token_ids": [1.5]}], GREEDY, InvalidRequest, "prompt_token_ids"),
         (["a"], SamplingParams(logit_bias={5000: 1.0}), InvalidRequest, "5000"),
         (["a" * 600], GREEDY, ContextLengthExceeded, "600.*512"),
         (["a"], SamplingParams(max_tokens=4000), ContextLengthExceeded, "4000.*512"),
     ],
 )
 def test_what_can_not_be_is_said_before_anything_runs(
-    llm: LLM, prompts: list[object], params: SamplingParams, error: type[HeadwayError], words: str
+    llm: LLM, prompts: object, params: SamplingParams, error: type[HeadwayError], words: str
 ) -> None:
     steps = llm.stats()["steps_total"]
     with pytest.raises(error, match=words):
@@ -171,3 +175,18 @@ async def test_async_answers_grow_and_can_be_aborted(folder: Path) -> None:
         await llm.abort("nobody")
         chat = [output async for output in llm.chat([{"role": "user", "content": "hi"}], GREEDY)]
         assert chat[-1].outputs[0].text == ALPHABET
+
+
+async def test_an_abort_while_the_model_still_loads_ends_the_request_and_nothing_else(folder: Path) -> None:
+    async def texts(llm: AsyncLLM, request_id: str) -> list[str]:
+        return [output.outputs[0].text async for output in llm.generate("ab", GREEDY, request_id=request_id)]
+
+    async with asyncio.timeout(120), AsyncLLM(str(folder), **FLAGS) as llm:
+        tasks = [asyncio.create_task(texts(llm, name)) for name in ("first", "second")]
+        await asyncio.sleep(0)
+        await llm.abort("first")
+        answers = await asyncio.gather(*tasks)
+        assert answers[0] == []
+        assert answers[1][-1] == ALPHABET[2:]
+        # The name is free again.
+        assert (await texts(llm, "first"))[-1] == ALPHABET[2:]

@@ -5,11 +5,13 @@ over HTTP. `AsyncLLM` runs it in a worker process, as the server does, so that t
 Both take the flags of `headway serve` that are about the model as keyword arguments.
 """
 
+import asyncio
+import functools
 import itertools
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +38,7 @@ from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wi
 from headway.text.tokenizer import Tokenizer
 from headway.worker.assembler import ChoiceAssembler
 from headway.worker.prompt import ModelText, check_request, complete_sampling, prepare_prompt
+from headway.worker.stream import RequestStream
 
 DEFAULT_MAX_TOKENS = 16
 """Of generate() where max_tokens is None, as vLLM and OpenAI's completions have it; chat() takes the whole context."""
@@ -251,7 +254,8 @@ class AsyncLLM:
         config, checkpoint = _make_configs(model, flags)
         self._service = LocalService([config], PoolConfig(), ServerConfig(), checkpoint)
         self._model = self._service.models()[0].id
-        self._open: dict[str, Any] = {}
+        self._open: dict[str, Callable[[], object]] = {}
+        """What ends each request."""
         self._numbers = itertools.count()
 
     async def __aenter__(self) -> "AsyncLLM":
@@ -285,10 +289,11 @@ class AsyncLLM:
             yield output
 
     async def abort(self, request_id: str) -> None:
-        """Ends a request that runs: its iterator stops with what it has. Unknown ones are ignored."""
-        stream = self._open.get(request_id)
-        if stream is not None:
-            stream.end("abort")
+        """Ends a request: its iterator stops with what it has, with nothing where it still waits for the model.
+        Unknown ones are ignored."""
+        end = self._open.get(request_id)
+        if end is not None:
+            end()
 
     async def aclose(self) -> None:
         """Ends the model's process."""
@@ -297,25 +302,44 @@ class AsyncLLM:
     async def _stream(
         self, prompt: Prompt, sampling: SamplingParams | None, request_id: str | None, default_max_tokens: int | None
     ) -> AsyncIterator[RequestOutput]:
-        if sampling is None:
-            sampling = SamplingParams(**sampling_defaults(await self._service.generation_defaults(self._model)))
-        if sampling.max_tokens is None and default_max_tokens is not None:
-            sampling = msgspec.structs.replace(sampling, max_tokens=max(default_max_tokens, sampling.min_tokens))
         name = request_id if request_id is not None else f"async-{next(self._numbers)}"
         if name in self._open:
             raise InvalidRequest(f"request_id {name!r} is in use: give another one", param="request_id")
-        self._open[name] = None
+        starting = asyncio.create_task(self._start(name, prompt, sampling, default_max_tokens))
+        self._open[name] = starting.cancel
         try:
-            stream = await self._service.generate(GenerateRequest(name, self._model, prompt, sampling))
-            self._open[name] = stream
+            stream, sampling = await starting
+            self._open[name] = functools.partial(stream.end, "abort")
             output = _make_output(name, prompt, list(stream.prompt_token_ids), sampling)
             async with stream:
                 async for delta in stream:
                     add_delta(output, delta)
                     output.num_cached_tokens = stream.usage.num_cached_tokens
                     yield output
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                starting.cancel()
+                starting.add_done_callback(_end_unused)
+                raise
+            # abort() came before there was a stream.
         finally:
             del self._open[name]
+
+    async def _start(
+        self, name: str, prompt: Prompt, sampling: SamplingParams | None, default_max_tokens: int | None
+    ) -> tuple[RequestStream, SamplingParams]:
+        if sampling is None:
+            sampling = SamplingParams(**sampling_defaults(await self._service.generation_defaults(self._model)))
+        if sampling.max_tokens is None and default_max_tokens is not None:
+            sampling = msgspec.structs.replace(sampling, max_tokens=max(default_max_tokens, sampling.min_tokens))
+        return await self._service.generate(GenerateRequest(name, self._model, prompt, sampling)), sampling
+
+
+def _end_unused(starting: "asyncio.Task[tuple[RequestStream, SamplingParams]]") -> None:
+    """A stream that came in the same moment as the cancellation has no other end."""
+    if not starting.cancelled() and not starting.exception():
+        starting.result()[0].end("abort")
 
 
 def add_delta(output: RequestOutput, delta: TextDelta) -> None:
@@ -363,7 +387,11 @@ def _make_configs(model: str, flags: Flags) -> tuple[ModelConfig, CheckpointConf
 
 def _as_prompts(prompts: PromptLike | Sequence[PromptLike]) -> Sequence[PromptLike]:
     """One prompt as a list of one; a list of ids is one prompt."""
-    if isinstance(prompts, str | Mapping) or (prompts and all(isinstance(item, int) for item in prompts)):
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise _no_prompt(prompts)
+    if prompts and all(isinstance(item, int) for item in prompts):
         return [cast(PromptLike, prompts)]
     return cast(Sequence[PromptLike], prompts)
 
@@ -371,14 +399,18 @@ def _as_prompts(prompts: PromptLike | Sequence[PromptLike]) -> Sequence[PromptLi
 def _as_prompt(prompt: PromptLike) -> Prompt:
     if isinstance(prompt, str):
         return TextPrompt(prompt)
-    if not isinstance(prompt, Mapping):
-        return TokensPrompt(list(prompt))
-    if isinstance(prompt.get("prompt_token_ids"), Sequence):
-        return TokensPrompt(list(prompt["prompt_token_ids"]))
-    if isinstance(prompt.get("prompt"), str):
+    if isinstance(prompt, Mapping) and isinstance(prompt.get("prompt"), str):
         return TextPrompt(prompt["prompt"])
-    raise InvalidRequest(
-        f'a prompt is text, token ids, {{"prompt": text}} or {{"prompt_token_ids": [...]}}; this has {sorted(prompt)}',
+    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
+    if not isinstance(token_ids, Sequence) or not all(isinstance(each, int) for each in token_ids):
+        raise _no_prompt(prompt)
+    return TokensPrompt(list(token_ids))
+
+
+def _no_prompt(prompt: object) -> InvalidRequest:
+    found = f"has {sorted(map(str, prompt))}" if isinstance(prompt, Mapping) else f"is {str(prompt)[:100]}"
+    return InvalidRequest(
+        f'a prompt is text, token ids, {{"prompt": text}} or {{"prompt_token_ids": [...]}}; this {found}',
         param="prompts",
     )
 

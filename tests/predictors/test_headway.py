@@ -1,5 +1,6 @@
 import random
 from dataclasses import asdict
+from typing import Any
 
 import msgspec
 import pytest
@@ -200,3 +201,18 @@ def test_a_config_survives_its_way_through_the_wire():
     assert make_engine_config(wire.decode_down(wire.encode(load_message)).options) == config
     assert make_engine_config({"kv_cache_memory": 1}).kv_cache_memory == 1
     assert msgspec.to_builtins(EngineConfig()) == asdict(EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "int8"}, "dtype is 'int8'; it must be one of auto, float32, bfloat16, float16"),
+        ({"max_num_seqs": "x"}, "max_num_seqs is 'x'; it must be int"),
+        ({"kv_cache_memory": "2GiB"}, "kv_cache_memory is '2GiB'; it must be int or float or None"),
+        ({"max_model_lenn": 1}, "the engine has no option 'max_model_lenn'"),
+    ],
+)
+def test_an_option_of_a_wrong_kind_is_named_with_its_value_and_what_fits(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        make_engine_config(options)
+    assert caught.value.message == words

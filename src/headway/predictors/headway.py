@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -69,7 +69,19 @@ def make_engine_config(options: dict[str, Any]) -> EngineConfig:
     unknown = sorted(options.keys() - {field.name for field in fields(EngineConfig)})
     if unknown:
         raise InvalidConfig(f"the engine has no option {unknown[0]!r}", param=unknown[0])
-    try:
-        return msgspec.convert(options, EngineConfig)
-    except msgspec.ValidationError as error:
-        raise InvalidConfig(f"an option of the engine cannot be used: {error}") from error
+    values = {}
+    for name, kind in get_type_hints(EngineConfig).items():
+        if name in options:
+            try:
+                values[name] = msgspec.convert(options[name], kind)
+            except msgspec.ValidationError as error:
+                raise InvalidConfig(f"{name} is {options[name]!r}; it must be {_kinds(kind)}", param=name) from error
+    return EngineConfig(**values)
+
+
+def _kinds(kind: Any) -> str:
+    """What a field may be, in words: "one of auto, torch", "int or None"."""
+    choices = [str(each) if isinstance(each, str) else getattr(each, "__name__", str(each)) for each in get_args(kind)]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(choices)}"
+    return " or ".join(choices or [kind.__name__]).replace("NoneType", "None")

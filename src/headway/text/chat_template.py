@@ -1,8 +1,12 @@
 """ChatTemplate: messages -> one text, by the model's own Jinja template, with what no template can be trusted with.
 
-Templates come with models, from anywhere: they run in minijinja, which has no Python objects to climb through, with
+Templates come with models: they run in minijinja, which has no Python objects to climb through, with
 fuel (steps, and characters made) in proportion to what came in and a cap on what comes out. What they see is a copy of
 plain data. The text equals what jinja2's sandbox, set up as transformers does, makes of the same template.
+
+That bounds faults, not malice: a list that holds another twice, forty times over, or a namespace that holds itself
+costs no fuel until a filter walks it, and then all memory or the stack. Only a process of its own could bound that. So
+templates come from whoever serves the model, never from a request.
 """
 
 import json

@@ -168,6 +168,7 @@ def test_messages_that_are_not_for_a_language_model_are_answered(small_model, op
         ({"block_size": 0}, InvalidConfig, "block_size is 0"),
         ({"max_preemptions": -1}, InvalidConfig, "max_preemptions is -1"),
         ({"threads": 0}, InvalidConfig, "threads is 0"),
+        ({"threads": 10**6}, InvalidConfig, "threads is 1000000.*at most 4096"),
         ({"max_num_seqs": 0}, InvalidConfig, "max_num_seqs is 0"),
         ({"max_num_seqs": 32}, InvalidConfig, "under max_num_seqs 32"),
         ({"max_model_len": 129}, InvalidConfig, "max_model_len is 129"),

@@ -33,6 +33,7 @@ from headway.planner.memory import MemoryPlan, plan_memory
 
 Report = Callable[[wire.Loading], None]
 MAX_BLOCK_SIZE = 1024
+MAX_THREADS = 4096
 _REPORT_INTERVAL_S = 0.1
 _WARM_UP_TOKENS = 8
 
@@ -117,8 +118,10 @@ def _check_config(config: EngineConfig) -> None:
         raise InvalidConfig(
             f"max_preemptions is {config.max_preemptions}; it must be at least 0", param="max_preemptions"
         )
-    if config.threads is not None and config.threads < 1:
-        raise InvalidConfig(f"threads is {config.threads}; it must be at least 1", param="threads")
+    if config.threads is not None and not 1 <= config.threads <= MAX_THREADS:
+        raise InvalidConfig(
+            f"threads is {config.threads}; it must be at least 1 and at most {MAX_THREADS}", param="threads"
+        )
 
 
 def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tuple[Weights, list[str]]:

@@ -1,6 +1,7 @@
 """chat and generate over answers that are written in the test."""
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -13,9 +14,10 @@ import pytest
 
 from headway.cli import chat, generate
 from headway.cli.answers import Ask
+from headway.cli.asking import print_answer
 from headway.cli.conversation import Conversation
 from headway.cli.main import run
-from headway.errors import ContextLengthExceeded
+from headway.errors import ContextLengthExceeded, WorkerDied
 
 
 class ScriptedAnswers:
@@ -179,6 +181,20 @@ def test_a_fault_costs_its_question_and_not_the_conversation(
     assert "headway: 9000 tokens are over 8192\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("pieces", [["one"], ["one", "\n"], ["one", WorkerDied("it died")]])
+async def test_however_an_answer_ends_the_next_line_of_a_terminal_begins_at_its_start(
+    pieces: list[str | Exception],
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    with contextlib.suppress(WorkerDied):
+        await print_answer(ScriptedAnswers(pieces), Ask(prompt="x"), terminal, [])
+    assert terminal.getvalue() == "one\n"
+
+
 def test_a_fault_of_a_single_question_is_the_commands_exit_code(
     install: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +259,7 @@ def test_the_model_of_the_environment_is_taken_before_the_demo(install: Any, mon
 
 
 def test_a_closed_stdin_is_no_crash() -> None:
-    code = "from headway.cli.main import main; main()"
+    code = "from headway.cli import start; start()"
     done = subprocess.run(
         ["bash", "-c", '"$0" -c "$1" generate - --url http://127.0.0.1:1 <&-', sys.executable, code],
         capture_output=True,

@@ -14,7 +14,7 @@ from headway.cli.main import COMMANDS, run
 from headway.cli.options import make_command
 from headway.errors import CorruptCheckpoint, InvalidConfig
 
-PYTHON = [sys.executable, "-c", "from headway.cli.main import main; main()"]
+PYTHON = [sys.executable, "-c", "from headway.cli import start; start()"]
 
 
 @pytest.fixture
@@ -52,6 +52,20 @@ def test_help_is_there_in_under_a_third_of_a_second_and_loads_nothing_heavy() ->
         assert line in done.stdout
     # Processor time, not the clock's: the machine may be busy with something else.
     assert end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime < 0.3
+
+
+def test_ctrl_c_while_the_modules_are_read_is_quiet() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from headway.cli import start; start()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))

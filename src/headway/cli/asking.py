@@ -85,16 +85,19 @@ def find_answerer(given: Mapping[str, Any], flags: Mapping[str, Any], config: Pa
 
 
 async def print_answer(answerer: Answerer, ask: Ask, stream: TextIO, said: list[str]) -> None:
-    """Writes the pieces as they come, and adds them to `said`. A terminal gets no control characters."""
+    """Writes the pieces as they come, and adds them to `said`. A terminal gets no control characters, and ends at the
+    start of a line, however the answer ends."""
     is_shown = is_terminal(stream)
-    async with aclosing(answerer.answer(ask)) as pieces:
-        async for piece in pieces:
-            said.append(piece)
-            stream.write(for_terminal(piece) if is_shown else piece)
+    try:
+        async with aclosing(answerer.answer(ask)) as pieces:
+            async for piece in pieces:
+                said.append(piece)
+                stream.write(for_terminal(piece) if is_shown else piece)
+                stream.flush()
+    finally:
+        if is_shown and not "".join(said[-1:]).endswith("\n"):
+            stream.write("\n")
             stream.flush()
-    if is_shown and not "".join(said[-1:]).endswith("\n"):
-        stream.write("\n")
-        stream.flush()
 
 
 def read_stdin() -> str:

@@ -76,7 +76,7 @@ def _talk(runner: asyncio.Runner, answerer: Answerer, conversation: Conversation
         try:
             runner.run(print_answer(answerer, ask, sys.stdout, said))
         except KeyboardInterrupt:
-            note("\n(stopped)")
+            note("(stopped)")
         except HeadwayError as error:
             report_error(error, is_debugging=False)
             note("(the question is taken back; /reset begins anew)")

@@ -508,3 +508,23 @@ async def test_models_without_a_name_of_their_own_are_refused(models: list[Model
 )
 def test_a_name_is_made_from_the_source(source: str, name: str) -> None:
     assert default_name(source) == name
+
+
+async def test_a_model_whose_files_could_not_be_opened_is_opened_again_for_who_asks_next(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await make(models={"a": Script(), "b": Script(reply=say("mended"))})
+    open_files = service.loader.open
+
+    async def fail(*_: Any) -> Any:
+        raise CorruptCheckpoint("not there yet")
+
+    monkeypatch.setattr(service.loader, "open", fail)
+    for _ in range(2):
+        with pytest.raises(CorruptCheckpoint, match="not there yet"):
+            await service.generation_defaults("b")
+    monkeypatch.setattr(service.loader, "open", open_files)
+    assert await service.generation_defaults("b") == {}
+    async with await service.generate(request(model="b")) as stream:
+        assert "".join([delta.text async for delta in stream]) == "mended"
+    await service.until_idle()

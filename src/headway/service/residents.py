@@ -145,8 +145,12 @@ class Residents:
                 timer.cancel()
 
     async def text(self, model: ServedModel) -> OpenedModel:
-        """Its text, opened now if nobody did before. Raises why it can not be opened."""
-        if model.opening is None:
+        """Its text, opened now if nobody did before. Raises why it can not be opened.
+
+        A failure stays until the pool starts the model again, or, where the pool never had it, until somebody asks.
+        """
+        has_failed = model.opening is not None and model.opening.done() and model.opened is None
+        if model.opening is None or (has_failed and self.residency(model).status == "cold"):
             model.opening = asyncio.create_task(self._open(model))
         return await asyncio.shield(model.opening)
 

@@ -1,6 +1,5 @@
 """The command line as a whole: what is printed where, and the exit code."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +35,7 @@ def acted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return acts
 
 
-def test_help_is_there_in_under_a_third_of_a_second_and_loads_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
     heavy = "{'rich', 'pydantic', 'pydantic_settings', 'numpy', 'msgspec', 'yaml', 'torch', 'fastapi'}"
     code = (
         "import sys\n"
@@ -44,14 +43,10 @@ def test_help_is_there_in_under_a_third_of_a_second_and_loads_nothing_heavy() ->
         "assert run(['--help']) == 0\n"
         f"assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
     )
-    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    end = resource.getrusage(resource.RUSAGE_CHILDREN)
     for name, (_, line) in COMMANDS.items():
         assert name in done.stdout
         assert line in done.stdout
-    # Processor time, not the clock's: the machine may be busy with something else.
-    assert end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime < 0.3
 
 
 def test_ctrl_c_while_the_modules_are_read_is_quiet() -> None:

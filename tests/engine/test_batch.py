@@ -46,9 +46,9 @@ def test_a_mixed_step_of_a_stream_a_chunk_and_a_whole_prompt():
         "context_lens": [5, 7, 2],
         "block_tables": [[7, 5], [1, 2], [6, 0]],
         "slots": [20, 7, 8, 9, 10, 24, 25],
-        "logit_rows": [0, 6],
+        "logit_rows": [0, 4, 6],
     }
-    assert step.sampled == [stream, prompt]
+    assert (step.sampled, step.behind, step.is_sampled.tolist()) == ([stream, prompt], [chunk], [True, False, True])
     assert (step.rows.tolist(), step.num_tokens.tolist()) == ([2, 3], [5, 2])
     batch.append(step, np.array([15, 32], np.int32))
     assert matrix[2, :7].tolist() == [10, 11, 12, 13, 14, 15, 0]
@@ -89,13 +89,13 @@ def test_a_row_forgets_the_blocks_of_its_last_sequence():
     assert step.arrays.block_tables.tolist() == [[7, 0, 0], [1, 2, 3]]
 
 
-def test_a_chunk_that_reaches_no_end_has_no_logits():
+def test_a_chunk_that_reaches_no_end_is_not_sampled_and_its_last_token_is_looked_at():
     batch = Batch(np.zeros((1, 12), np.int32), block_size=4)
     sequence = make_sequence("a", 0, [1] * 9, 0)
     batch.start(sequence)
     batch.change_tables([TableChange(sequence, 0, [2])])
     step = batch.make_step(StepPlan(sequences=[sequence], num_tokens=[4]))
-    assert (step.sampled, step.arrays.logit_rows.tolist()) == ([], [])
+    assert (step.sampled, step.behind, step.arrays.logit_rows.tolist()) == ([], [sequence], [3])
 
 
 @pytest.mark.parametrize("num_seqs", [1, 8])

@@ -388,6 +388,24 @@ def test_logits_that_are_not_finite_end_their_sequence_alone_and_their_blocks_ar
     rig.check_idle()
 
 
+def test_a_chunk_that_is_not_finite_ends_its_request_and_nobody_starts_from_it(make_rig):
+    rig = make_rig(max_num_batched_tokens=8)
+    bad = 49
+    # A mask hides no NaN: tokens before the bad one are bad too if they are computed with it.
+    rig.executor.is_poisoned = lambda token_ids: bad in token_ids
+    rig.submit("bad", [*LONG[:6], bad, *LONG[6:20]], max_tokens=3, ignore_eos=True)
+    rig.submit("other", [7], max_tokens=4, ignore_eos=True)
+    rig.step()
+    assert rig.output("bad") == ([], "error")
+    assert rig.events("bad")[0].error.kind == "NonFiniteLogits"
+    rig.submit("good", [*LONG[:6], 7, 8, 9], max_tokens=3, ignore_eos=True)
+    rig.run()
+    assert rig.output("good") == rig.expect([*LONG[:6], 7, 8, 9], 3, ends=())
+    assert rig.events("good")[0].num_cached_tokens == 0
+    assert rig.output("other") == rig.expect([7], 4, ends=())
+    rig.check_idle()
+
+
 def test_sampling_that_raises_for_one_row_ends_that_choice_alone(make_rig):
     rig = make_rig()
     rig.submit("good", LONG[:4], max_tokens=4, ignore_eos=True)

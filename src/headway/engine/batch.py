@@ -5,13 +5,16 @@ when its sequence starts and added to when it gains a token or a block; a step t
 over the batch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from headway.core.sequence import Sequence
 from headway.core.step import StepPlan, TableChange
 from headway.executor.base import Int32, StepArrays
+
+Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,12 @@ class BatchStep:
 
     arrays: StepArrays
     sampled: list[Sequence]
-    """One for each row of the logits: those that have no token to catch up after this step."""
+    """Those that have no token to catch up after this step."""
     rows: Int32  # [num_sampled], their rows in the token matrix
     num_tokens: Int32  # [num_sampled], their tokens so far, prompt and output
+    behind: list[Sequence] = field(default_factory=list)
+    """The others. Their logits only tell whether what they computed may be shared."""
+    is_sampled: Bool | None = None  # [num_seqs], whose each row of the logits is; None: all are sampled
 
 
 class Batch:
@@ -83,8 +89,15 @@ class Batch:
             context_lens=context_lens,
             block_tables=self._table[rows, :num_table_blocks],
             slots=blocks * self._block_size + positions % self._block_size,
-            logit_rows=starts[1:][sampled] - 1,
+            logit_rows=starts[1:] - 1,
         )
         if len(sampled) == num_seqs:
             return BatchStep(arrays, sequences, rows, lengths)
-        return BatchStep(arrays, [sequences[index] for index in sampled], rows[sampled], lengths[sampled])
+        return BatchStep(
+            arrays,
+            sampled=[sequences[index] for index in sampled],
+            rows=rows[sampled],
+            num_tokens=lengths[sampled],
+            behind=[sequences[index] for index in (~is_sampled).nonzero()[0]],
+            is_sampled=is_sampled,
+        )

@@ -6,6 +6,7 @@ StepResult.failures and leaves the others alone. What the executor raises is rai
 """
 
 import logging
+import math
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 import headway_wire as wire
 from headway.core.sequence import Sequence
 from headway.core.step import StepPlan, StepResult
-from headway.engine.batch import Batch, BatchStep
+from headway.engine.batch import Batch, BatchStep, Bool
 from headway.errors import HeadwayError, InternalError, NonFiniteLogits
 from headway.executor.base import Executor, Float32, Int32
 
@@ -65,6 +66,9 @@ class Runner:
             return result
         step = self._batch.make_step(plan)
         logits = self._executor.execute(step.arrays)
+        if step.is_sampled is not None:
+            self._check_behind(logits[~step.is_sampled], step.behind, result)
+            logits = _rows_of(logits, step.is_sampled)
         if step.sampled:
             self._sample(logits, step, result)
         return result
@@ -87,6 +91,15 @@ class Runner:
                 failed.add(sequence)
                 result.failures.append((sequence, to_event_error(error, "setting up the sampling of this request")))
         return plan.without(failed) if failed else plan
+
+    def _check_behind(self, logits: Float32, behind: list[Sequence], result: StepResult) -> None:
+        """Fails those whose last token of this step is not finite: no other may start from what they computed.
+
+        One row tells it of the whole run: the last token attends to all of them.
+        """
+        for sequence, largest in zip(behind, logits.max(axis=1).tolist(), strict=True):
+            if not math.isfinite(largest):
+                result.failures.append((sequence, _make_non_finite(sequence)))
 
     def _sample(self, logits: Float32, step: BatchStep, result: StepResult) -> None:
         try:
@@ -129,6 +142,12 @@ class Runner:
                 result.failures.append((sequences[index], _make_non_finite(sequences[index])))
 
 
+def _rows_of(logits: Float32, is_wanted: Bool) -> Float32:
+    """Some rows; where they are the first ones, as they usually are, without a copy."""
+    num_wanted = int(is_wanted.sum())
+    return logits[:num_wanted] if is_wanted[:num_wanted].all() else logits[is_wanted]
+
+
 def to_event_error(error: BaseException, doing: str) -> HeadwayError:
     """An exception as an error that a request can end with; what is not of our tree is logged and not shown."""
     if isinstance(error, HeadwayError):
@@ -139,7 +158,7 @@ def to_event_error(error: BaseException, doing: str) -> HeadwayError:
 
 def _make_non_finite(sequence: Sequence) -> NonFiniteLogits:
     return NonFiniteLogits(
-        f"the model computed NaN or infinity at position {len(sequence.token_ids)} of this request; "
+        f"the model computed NaN or infinity within the first {len(sequence.token_ids)} tokens of this request; "
         "where it was loaded as float16, try --dtype bfloat16 or float32"
     )
 

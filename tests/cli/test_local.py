@@ -1,11 +1,15 @@
+from pathlib import Path
+
 import pytest
 
 import headway_wire as wire
 from headway.cli.answers import Ask
 from headway.cli.local import LocalAnswerer
+from headway.cli.main import run
 from headway.errors import InvalidRequest, OutOfMemory
 from headway.testing.script import Reply, Script, say
 from headway.testing.scripted_service import ScriptedService
+from headway.testing.tiny_model import write_tiny_model
 
 
 async def whole(answerer: LocalAnswerer, ask: Ask) -> str:
@@ -42,3 +46,24 @@ async def test_a_model_that_can_not_be_loaded_is_told_with_its_reason_and_leaves
     with pytest.raises(OutOfMemory, match="scripted could not be loaded: 4 GiB are needed"):
         await LocalAnswerer.start(service)
     assert service.stats()["pool"]["pool"]["leases"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--chat-template", "{% if %}"], "the chat template does not parse"),
+        (["--chat-template", "/no/such.jinja"], "/no/such.jinja"),
+        (["--generation-config", "/no/such/folder"], "generation_config is '/no/such/folder'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "generate"])
+def test_wrong_text_settings_are_told_before_anything_is_started(
+    command: str, flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(write_tiny_model(tmp_path / "tiny"))
+    args = ["serve", folder, "--port", "0"] if command == "serve" else ["generate", "x", "--model", folder]
+    assert run([*args, *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.count("headway: ") == 1

@@ -63,6 +63,21 @@ def test_ctrl_c_while_the_modules_are_read_is_quiet() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_closed_standard_descriptors_are_not_taken_by_the_next_socket() -> None:
+    code = (
+        "import os, socket, sys\n"
+        "os.closerange(0, 3)\n"
+        "sys.argv, sys.stdin, sys.stdout, sys.stderr = ['headway', 'version'], None, None, None\n"
+        "from headway.cli import start\n"
+        "try:\n"
+        "    start()\n"
+        "except SystemExit as end:\n"
+        "    os._exit(socket.socket().fileno() if end.code == 0 else 99)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert 2 < done.returncode < 99
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_each_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.answers import Ask
 from headway.cli.resolve import resolve_settings
 from headway.cli.terminal import fetch_bar
+from headway.config import ModelConfig
 from headway.core.request import ChatPrompt, GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams, sampling_defaults
 
@@ -25,7 +26,6 @@ def make_service(flags: Mapping[str, Any], config: Path | None) -> "Service":
 
     Raises HeadwayError: a wrong setting, or a model that can not be found or read.
     """
-    from headway.checkpoint.checkpoint import open_checkpoint
     from headway.checkpoint.sources import resolve_source
     from headway.observe.logs import set_up_logs
     from headway.service.local import LocalService
@@ -35,8 +35,23 @@ def make_service(flags: Mapping[str, Any], config: Path | None) -> "Service":
     set_up_logs(configs.log_format, "critical")  # the terminal belongs to the answers; faults are told once, as lines
     with fetch_bar() as bar:
         path = resolve_source(configs.model.source, configs.checkpoint, bar)
-    open_checkpoint(path)  # what is wrong with the files is told before a process is started for them
+    check_model(configs.model, path)
     return LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
+
+
+def check_model(model: ModelConfig, path: Path) -> bool:
+    """Reads what is quickly read of the model's files and its text settings, though the service reads it again: what is
+    wrong with them is told before a process is started or a port is open. Returns whether it can chat.
+
+    Raises InvalidConfig, ModelError.
+    """
+    from headway.checkpoint.checkpoint import open_checkpoint
+    from headway.service.loader import read_generation_defaults
+    from headway.text.chat_template import make_chat_template
+
+    source = open_checkpoint(path).text
+    read_generation_defaults(source, model.text.generation_config)
+    return make_chat_template(source, model.text.chat_template) is not None
 
 
 class LocalAnswerer:

@@ -45,15 +45,14 @@ def serve(configs: Configs) -> int:
     Raises:
         HeadwayError: the model can not be found or read, or the address not be listened on; nothing was started.
     """
-    from headway.checkpoint.checkpoint import open_checkpoint
     from headway.checkpoint.sources import resolve_source
+    from headway.cli.local import check_model
     from headway.observe.logs import set_up_logs
     from headway.service.local import LocalService
 
     with fetch_bar() as bar:
         path = resolve_source(configs.model.source, configs.checkpoint, bar)
-    # Read here too, though the service reads it again: what is wrong with the files is told before a port is open.
-    has_chat = bool(configs.model.text.chat_template or open_checkpoint(path).text.chat_template)
+    has_chat = check_model(configs.model, path)
     set_up_logs(configs.log_format, configs.log_level)
     service = LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
     return serve_service(service, configs.server, has_chat=has_chat)
@@ -90,8 +89,7 @@ class Told:
     def listening(self, url: str) -> None:
         """The socket is open; the load goes on."""
         self._url = url
-        names = ", ".join(card.id for card in self._service.models())
-        say(f"Headway {__version__} listens on {url}, {names} is being loaded")
+        say(f"Headway {__version__} listens on {url}, {self._service.models()[0].id} is being loaded")
 
     def ready(self) -> None:
         """The model answers: what it is, what it takes, and how to call it."""

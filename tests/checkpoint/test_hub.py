@@ -94,6 +94,24 @@ def test_of_a_sharded_model_the_files_of_the_index_are_fetched(tmp_path: Path, s
     assert names(resolve(tmp_path)) == set(SHARDED) - {"consolidated.safetensors"}
 
 
+def test_a_file_with_fewer_bytes_than_the_hub_says_does_not_stay_in_the_cache(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    put(stand_in, WHOLE)
+    path = f"/{REPO}/resolve/{COMMIT}/model.safetensors"
+    whole = stand_in.answers[path]
+    stand_in.answers[path] = Answer(WHOLE["model.safetensors"][:-1], headers={"ETag": '"cut"', "X-Repo-Commit": COMMIT})
+    size = len(WHOLE["model.safetensors"])
+    with pytest.raises(DownloadFailed, match=f"model.safetensors came with {size - 1} bytes and has {size}, twice"):
+        resolve(tmp_path)
+    stand_in.answers[path] = whole
+    folder = resolve(tmp_path)
+    assert (folder / "model.safetensors").read_bytes() == WHOLE["model.safetensors"]
+    # One that was damaged on the disk is fetched again too.
+    (folder / "model.safetensors").resolve().write_bytes(b"")
+    assert (resolve(tmp_path) / "model.safetensors").read_bytes() == WHOLE["model.safetensors"]
+
+
 def test_a_revision_is_asked_for(tmp_path: Path, stand_in: StandIn) -> None:
     put(stand_in, WHOLE, revision="v1")
     stand_in.answers.pop(f"/api/models/{REPO}")

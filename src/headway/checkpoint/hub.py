@@ -147,13 +147,29 @@ class _Repository:
             self._commit = info.sha or self._revision
 
     def fetch(self, name: str) -> Path:
-        """The file in the cache."""
-        from huggingface_hub import hf_hub_download
-
+        """The file in the cache, with as many bytes as the hub says; fetched once more where it has others."""
         if name not in self.names:
             raise CorruptCheckpoint(f"{self.repo} has no file {name[:200]!r}, which its own files name")
         if self._cached is not None:
             return self._cached / name
+        path, num_bytes = self._download(name, is_again=False), self.names[name]
+        if num_bytes is None or path.stat().st_size == num_bytes:
+            return path
+        path = self._download(name, is_again=True)
+        found = path.stat().st_size
+        if found != num_bytes:
+            # What is in the cache is not looked at again: it must not stay.
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise DownloadFailed(
+                f"{self.repo}: {name} came with {found} bytes and has {num_bytes}, twice in a row: check HF_ENDPOINT, "
+                "or what stands between"
+            )
+        return path
+
+    def _download(self, name: str, *, is_again: bool) -> Path:
+        from huggingface_hub import hf_hub_download
+
         return Path(
             hf_hub_download(
                 self.repo,
@@ -161,6 +177,7 @@ class _Repository:
                 revision=self._commit,
                 cache_dir=self._cache_dir,
                 endpoint=self._endpoint,
+                force_download=is_again,
                 tqdm_class=_bar_of(self._progress, f"downloading {name}", self.names[name]),
             )
         )

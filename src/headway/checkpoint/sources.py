@@ -45,7 +45,7 @@ def resolve_source(source: str, config: CheckpointConfig, progress: Progress | N
 def _check_no_revision(source: str, config: CheckpointConfig) -> None:
     if config.revision is not None:
         raise InvalidConfig(
-            f"--revision {config.revision} is for a hub repository, and {source} is here already: leave it out",
+            f"--revision {config.revision} is for a hub repository, and {source} is none: leave it out",
             param="revision",
         )
 

@@ -22,6 +22,11 @@ def test_a_key_is_written_as_a_variable_that_the_shell_fills_in() -> None:
     assert '-H "Authorization: Bearer $HEADWAY_API_KEY"' in line
 
 
+def test_an_ipv6_address_is_no_pattern_to_a_shell() -> None:
+    line = curl_line("http://[::1]:8000", "demo", has_key=False)
+    assert line.startswith("curl 'http://[::1]:8000/v1/chat/completions' ")
+
+
 def test_phases_are_told_with_their_seconds() -> None:
     assert phase_line([("read", 0.26), ("build", 1.5)]) == "loaded in 1.8 s: read 0.3 s, build 1.5 s"
     assert phase_line([]) == "loaded in 0.0 s"

@@ -120,3 +120,16 @@ def test_the_workspace_grows_with_the_step_and_with_the_vocabulary():
 )
 def test_sizes_read_well(size, text):
     assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("config", "holds"),
+    [
+        ({"max_num_seqs": 3, "max_model_len": 512}, "holds 3.0 of these"),
+        ({"max_num_seqs": 3, "max_model_len": 100}, "holds 3.0 of these"),  # 7 blocks of 16 each, 112 tokens
+        ({"max_num_seqs": 3, "max_model_len": 100, "block_size": 512}, "holds 3.0 of these"),  # a whole block each
+        ({"kv_cache_memory": TOKEN * 16 * 48}, "holds 1.5 of these"),  # 32 blocks each
+    ],
+)
+def test_how_many_contexts_the_cache_holds_counts_whole_blocks(config, holds):
+    assert holds in plan(**config).lines()[5]

@@ -15,7 +15,8 @@ def curl_line(url: str, model: str, *, has_key: bool, has_chat: bool = True) -> 
         route, body["prompt"] = "completions", "Once upon a time"
     key = '-H "Authorization: Bearer $HEADWAY_API_KEY" ' if has_key else ""
     text = shlex.quote(json.dumps(body, ensure_ascii=False))
-    return f"curl {url}/v1/{route} -H 'Content-Type: application/json' {key}-d {text}"
+    address = shlex.quote(f"{url}/v1/{route}")  # IPv6: [::1] is a pattern to some shells
+    return f"curl {address} -H 'Content-Type: application/json' {key}-d {text}"
 
 
 def phase_line(phases: Sequence[tuple[str, float]]) -> str:

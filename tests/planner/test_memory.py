@@ -132,4 +132,4 @@ def test_sizes_read_well(size, text):
     ],
 )
 def test_how_many_contexts_the_cache_holds_counts_whole_blocks(config, holds):
-    assert holds in plan(**config).lines()[5]
+    assert holds in plan(**config).lines()[4]

@@ -50,14 +50,14 @@ class MemoryPlan:
 
     def lines(self) -> list[str]:
         """The plan for a terminal, a line each."""
-        blocks_each = -(-self.max_model_len // self.block_size)
+        num_contexts = self.num_blocks / -(-self.max_model_len // self.block_size)
         lines = [
             f"weights    {size_text(self.weights_bytes)} in {self.dtype}",
             f"KV cache   {size_text(self.kv_bytes)}: {self.kv_tokens:,} tokens in {self.num_blocks:,} blocks of "
             f"{self.block_size}, {self.kv_bytes_per_token:,} bytes a token; mapped as it is used",
             f"workspace  {size_text(self.workspace_bytes)} at most",
             f"together   {size_text(self.total_bytes)} of {size_text(self.available_bytes)} available",
-            f"context    {self.max_model_len:,} tokens; the cache holds {self.num_blocks / blocks_each:,.1f} of these at once",
+            f"context    {self.max_model_len:,} tokens; the cache holds {num_contexts:,.1f} of these at once",
         ]
         if self.is_lowered:
             lines[-1] += f"; the model could {self.model_max_len:,}: give more --kv-cache-memory for these"

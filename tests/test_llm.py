@@ -2,15 +2,17 @@
 
 import asyncio
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headway import LLM, AsyncLLM, RequestOutput, SamplingParams
-from headway.errors import ContextLengthExceeded, HeadwayError, InvalidConfig, InvalidRequest
-from headway.testing.tiny_model import MAX_POSITION, greedy_by_hand, write_tiny_model
+from headway.errors import ContextLengthExceeded, HeadwayError, InvalidConfig, InvalidRequest, TensorMismatch
+from headway.testing.tiny_model import MAX_POSITION, greedy_by_hand, tensors, write_safetensors, write_tiny_model
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=60)
 FLAGS = {"dtype": "float32", "threads": 1, "kv_cache_memory": 2**26}
@@ -190,3 +192,18 @@ async def test_an_abort_while_the_model_still_loads_ends_the_request_and_nothing
         assert answers[1][-1] == ALPHABET[2:]
         # The name is free again.
         assert (await texts(llm, "first"))[-1] == ALPHABET[2:]
+
+
+def test_without_strictness_what_does_not_match_is_named_and_the_rest_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_tiny_model(tmp_path / "tiny")
+    arrays = {**tensors(), "extra.weight": np.ones((2, 2), np.float32)}
+    write_safetensors(folder / "model.safetensors", arrays)
+    lines = ["unexpected: extra.weight [2, 2]"]
+    with pytest.raises(TensorMismatch, match=re.escape(lines[0])):
+        LLM(str(folder), **FLAGS)
+    with LLM(str(folder), **FLAGS, strict=False) as llm:
+        assert llm.info["unmatched_tensors"] == lines
+        assert llm.generate("ab", GREEDY)[0].outputs[0].text == ALPHABET[2:]
+    assert [record.getMessage() for record in caplog.records] == [f"loaded without strictness: {lines[0]}"]

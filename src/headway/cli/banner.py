@@ -31,3 +31,8 @@ def plan_lines(info: Mapping[str, Any]) -> list[str]:
     plan = info.get("plan", ())
     lines = plan.splitlines() if isinstance(plan, str) else plan
     return [str(line) for line in lines]
+
+
+def unmatched_lines(info: Mapping[str, Any]) -> list[str]:
+    """What --non-strict let pass: tensors that are missing, misshapen or unexpected."""
+    return [f"loaded all the same: {line}" for line in info.get("unmatched_tensors", ())]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.answers import Ask
+from headway.cli.banner import unmatched_lines
 from headway.cli.resolve import resolve_settings
-from headway.cli.terminal import fetch_bar
+from headway.cli.terminal import fetch_bar, note
 from headway.config import ModelConfig
 from headway.core.request import ChatPrompt, GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams, sampling_defaults
@@ -75,7 +76,10 @@ class LocalAnswerer:
         except BaseException:
             await service.aclose()
             raise
-        return cls(service, service.models()[0].id)
+        card = service.models()[0]
+        for line in unmatched_lines(card.info):
+            note(line, style="yellow")
+        return cls(service, card.id)
 
     @property
     def title(self) -> str:

@@ -9,7 +9,7 @@ import uvloop
 from typer.core import TyperCommand
 
 from headway import __version__
-from headway.cli.banner import curl_line, phase_line, plan_lines
+from headway.cli.banner import curl_line, phase_line, plan_lines, unmatched_lines
 from headway.cli.options import ALL_GROUPS, EPILOG, make_command, model_argument, setting_options, split_settings
 from headway.cli.resolve import misspelt_variables, resolve_settings
 from headway.cli.settings import Configs
@@ -101,6 +101,8 @@ class Told:
         say(phase_line(card.phases))
         for line in plan_lines(card.info):
             say(line)
+        for line in unmatched_lines(card.info):
+            say(line, style="yellow")
         if self._has_key:
             say("With HEADWAY_API_KEY set to your key, try it:")
         else:

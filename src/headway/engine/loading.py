@@ -6,6 +6,7 @@ The phases that are reported, in order:
  warm   run a prompt and a token through it, so that the first request does not pay for what is made lazily
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from headway.model.program import Program
 from headway.model.registry import make_program
 from headway.observe.machine import available_memory_bytes, isa_flags, usable_cores
 from headway.planner.memory import MemoryPlan, plan_memory
+
+logger = logging.getLogger(__name__)
 
 Report = Callable[[wire.Loading], None]
 MAX_BLOCK_SIZE = 1024
@@ -128,6 +131,8 @@ def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tu
     """The weights that the program wants, and what did not match (only without `strict`)."""
     wanted = program.weights
     unmatched = match_tensors(wanted, checkpoint.weights, strict=config.strict)
+    for line in unmatched:
+        logger.warning("loaded without strictness: %s", line)
     return (ZeroFilledWeights(wanted, checkpoint.weights) if unmatched else checkpoint.weights), unmatched
 
 

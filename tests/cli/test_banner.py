@@ -13,7 +13,8 @@ def test_the_curl_line_is_one_line_that_a_shell_takes_apart_as_meant(model: str,
     words = shlex.split(line)
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/" + ("chat/completions" if has_chat else "completions")]
     assert words[2:4] == ["-H", "Content-Type: application/json"]
-    assert json.loads(words[5])["model"] == model
+    body = json.loads(words[5])
+    assert (body["model"], body["max_tokens"]) == (model, 64)
     assert "\n" not in line
 
 

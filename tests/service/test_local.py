@@ -43,6 +43,7 @@ ENDLESS = say("abcd", is_endless=True, delay_s=0.001)
 async def make() -> AsyncIterator[Any]:
     """Starts services, and sees to it that no process is left of them."""
     made: list[ScriptedService] = []
+    before = set(psutil.Process().children())
 
     async def make_service(script: Script | None = None, *, is_ready: bool = True, **options: Any) -> ScriptedService:
         service = ScriptedService(script, **options)
@@ -55,7 +56,8 @@ async def make() -> AsyncIterator[Any]:
     yield make_service
     for service in made:
         await service.aclose()
-    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    left = set(psutil.Process().children()) - before
+    assert not [child for child in left if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def request(

@@ -7,8 +7,11 @@ from typing import Any
 
 
 def curl_line(url: str, model: str, *, has_key: bool, has_chat: bool = True) -> str:
-    """One line for a POSIX shell. A key is written as $HEADWAY_API_KEY: never printed."""
-    body: dict[str, Any] = {"model": model}
+    """One line for a POSIX shell. A key is written as $HEADWAY_API_KEY: never printed.
+
+    It asks for few tokens: a small model may ramble to the end of its context.
+    """
+    body: dict[str, Any] = {"model": model, "max_tokens": 64}
     if has_chat:
         route, body["messages"] = "chat/completions", [{"role": "user", "content": "Say hello in one sentence."}]
     else:

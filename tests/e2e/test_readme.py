@@ -38,7 +38,7 @@ def test_code_against_the_server_prints_an_answer(server: Server, code: str) -> 
         [sys.executable, "-c", code.replace(PORT, server.url)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout) > 10
+    assert done.stdout.strip()
 
 
 @pytest.mark.parametrize("code", blocks("python"))

@@ -4,21 +4,30 @@
 #include <string>
 #include <vector>
 
+#include "exec/exec_kernels.h"
 #include "row_kernels.h"
 
 namespace headway {
 
-enum class Isa { plain, avx2, avx512 };
+//   avx2         AVX2, FMA and F16C
+//   avx2_vnni    and AVX-VNNI
+//   avx512       AVX-512 F, BW, DQ, VL and VNNI
+//   avx512_bf16  and BF16
+enum class Isa { plain, avx2, avx2_vnni, avx512, avx512_bf16 };
 
 const char* isa_name(Isa isa);
 
-// What this machine has and this build knows, the slowest first; plain is always there.
+// What this machine (its operating system included) has and this build knows, the slowest first; plain is always there.
 std::vector<Isa> available_isas();
 
-// The one that the environment variable HEADWAY_ISA names (plain, avx2 or avx512), else the fastest that is available.
+// The one that the environment variable HEADWAY_ISA names, else the fastest that is available.
 // Throws std::invalid_argument on a name that is unknown or not available here.
 Isa choose_isa();
 
+// The sampler's loops; avx2_vnni and avx512_bf16 have nothing of their own there.
 const RowKernels& row_kernels(Isa isa);
+
+// The kernels of a step.
+const ExecKernels& exec_kernels(Isa isa);
 
 }  // namespace headway

@@ -47,8 +47,10 @@ def test_the_kernels_are_right_and_clean_under_the_sanitisers(program: Path) -> 
 def test_files_for_one_instruction_set_share_no_inline_code(program: Path) -> None:
     """Of a weak symbol the linker keeps one copy, which could be the one that a smaller machine cannot run."""
     nm = find_tool("nm")
-    for isa in ("avx2", "avx512"):
-        found = list(BUILD.rglob(f"row_kernels_{isa}.cpp.o"))
+    tables = {f"row_kernels_{isa}" for isa in ("avx2", "avx512")}
+    tables |= {f"exec_kernels_{isa}" for isa in ("avx2", "avx2_vnni", "avx512", "avx512_bf16")}
+    for table in sorted(tables):
+        found = list(BUILD.rglob(f"{table}.cpp.o"))
         if not found:
             continue  # not an x86 machine
         listing = subprocess.run([nm, "-C", str(found[0])], capture_output=True, text=True, check=True).stdout
@@ -56,4 +58,4 @@ def test_files_for_one_instruction_set_share_no_inline_code(program: Path) -> No
         weak = [name for kind, name in symbols if kind in "Wu"]
         defined = [name for kind, name in symbols if kind in "TDBR" and not name.startswith("__odr_asan")]
         assert weak == []
-        assert [name for name in defined if "headway::" in name] == [f"headway::row_kernels_{isa}"]
+        assert [name for name in defined if "headway::" in name] == [f"headway::{table}"]

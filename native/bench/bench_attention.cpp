@@ -1,0 +1,3 @@
+#include "isa.h"
+
+int main() { return 0; }

@@ -1,0 +1,7 @@
+#include "simd_avx2.h"
+
+#include "product_pending.h"
+
+#define HEADWAY_EXEC_KERNELS exec_kernels_avx2_vnni
+#define HEADWAY_EXEC_NAME "avx2_vnni"
+#include "exec_kernels_impl.h"

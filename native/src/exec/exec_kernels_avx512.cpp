@@ -1,0 +1,7 @@
+#include "simd_avx512.h"
+
+#include "product_pending.h"
+
+#define HEADWAY_EXEC_KERNELS exec_kernels_avx512
+#define HEADWAY_EXEC_NAME "avx512"
+#include "exec_kernels_impl.h"

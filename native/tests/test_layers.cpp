@@ -1,0 +1,3 @@
+#include "check.h"
+
+void headway_tests::test_layers() {}

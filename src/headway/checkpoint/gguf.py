@@ -99,6 +99,12 @@ class GgufFile:
         self.check_readable([name])
         return dequantise(tensor.type.name, self.file.array(tensor.start, tensor.num_bytes)).reshape(tensor.shape)
 
+    def raw(self, name: str) -> tuple[str, npt.NDArray[np.uint8]]:
+        """The tensor's type and its bytes, a read-only view of the file. Raises UnsupportedModel as read()."""
+        self.check_readable([name])
+        tensor = self.tensors[name]
+        return tensor.type.name, self.file.array(tensor.start, tensor.num_bytes)
+
     def check_readable(self, names: list[str]) -> None:
         """Raises UnsupportedModel, naming the types, if one of these tensors cannot be read."""
         unread = {name: self.tensors[name].type.name for name in names}

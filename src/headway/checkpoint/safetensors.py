@@ -66,6 +66,12 @@ class SafetensorsFile:
         tensor = self.tensors[name]
         return dequantise(tensor.dtype, self.file.array(tensor.start, tensor.num_bytes)).reshape(tensor.shape)
 
+    def raw(self, name: str) -> tuple[str, npt.NDArray[np.uint8]]:
+        """The tensor's type and its bytes, a read-only view of the file. Raises UnsupportedModel as read()."""
+        self.check_readable([name])
+        tensor = self.tensors[name]
+        return tensor.dtype, self.file.array(tensor.start, tensor.num_bytes)
+
     def check_readable(self, names: list[str]) -> None:
         """Raises UnsupportedModel, naming the dtypes, if one of these tensors cannot be read."""
         unread = {name: self.tensors[name].dtype for name in names}

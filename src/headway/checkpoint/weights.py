@@ -7,14 +7,50 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headway.checkpoint.mapping import MappedFile
+from headway.checkpoint.raw import Bytes, Int32, RawTensor, raw_of_floats
+
 Float32 = npt.NDArray[np.float32]
+
+
+class TensorPlace(Protocol):
+    """Where a tensor is in its file: GgufTensor and SafeTensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Slowest dimension first."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Of its first byte."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """All of it."""
+        ...
 
 
 class TensorFile(Protocol):
     """What an open file offers: GgufFile and SafetensorsFile."""
 
+    @property
+    def file(self) -> MappedFile:
+        """Its bytes."""
+        ...
+
+    @property
+    def tensors(self) -> Mapping[str, TensorPlace]:
+        """By the file's own names."""
+        ...
+
     def read(self, name: str) -> Float32:
         """One tensor, by the file's own name."""
+        ...
+
+    def raw(self, name: str) -> tuple[str, Bytes]:
+        """Its type and its bytes, a read-only view of the file."""
         ...
 
 
@@ -53,6 +89,51 @@ class MappedWeights:
             values = deinterleave_heads(values, view.interleaved_heads)
         return np.ascontiguousarray(values).reshape(view.shape)
 
+    def raw(self, name: str) -> RawTensor:
+        """The tensor's bytes as they are in the file, which is asked to be read ahead. KeyError if not there.
+
+        Raises UnsupportedModel for a type that is not read, CorruptCheckpoint for a file that has changed.
+        """
+        view = self._views[name]
+        kind, data = view.file.raw(view.name)
+        begin, end = _range(view)
+        view.file.file.will_need(view.file.tensors[view.name].start + begin, end - begin)
+        order = None
+        if view.interleaved_heads is not None:
+            order = deinterleaved_rows(view.shape[0], view.interleaved_heads)
+        return RawTensor(kind, data[begin:end], view.shape, order)
+
+    def release(self, name: str, rows: tuple[int, int] | None = None) -> None:
+        """The tensor's pages are needed no more: what is resident of them goes. They can still be read again.
+
+        Args:
+            rows: only the file's rows [begin, end) of the tensor, so that a large one never is resident whole.
+        """
+        view = self._views[name]
+        begin, end = _range(view)
+        if rows is not None:
+            row_bytes = (end - begin) // view.shape[0]
+            begin, end = begin + rows[0] * row_bytes, begin + rows[1] * row_bytes
+        view.file.file.release(view.file.tensors[view.name].start + begin, end - begin)
+
+    def type_of(self, name: str) -> str:
+        """ggml's name of the tensor's type in the file."""
+        view = self._views[name]
+        return view.file.raw(view.name)[0]
+
+    def check_unchanged(self) -> None:
+        """Raises CorruptCheckpoint where a file has been written to or cut since it was opened."""
+        for file in self._files():
+            file.check_unchanged()
+
+    def close(self) -> None:
+        """Unmaps the files: nothing is read any more."""
+        for file in self._files():
+            file.close()
+
+    def _files(self) -> list[MappedFile]:
+        return list({id(view.file): view.file.file for view in self._views.values()}.values())
+
 
 class ZeroFilledWeights:
     """Weights of which only those that fit a program are there, and the rest reads as zeros (`--non-strict`)."""
@@ -72,6 +153,29 @@ class ZeroFilledWeights:
             return self._weights.read(name)
         return np.zeros(self._wanted[name], np.float32)
 
+    def raw(self, name: str) -> RawTensor:
+        """As read(), as it is in the file; zeros are F32."""
+        if self._there.get(name) == self._wanted[name]:
+            return self._weights.raw(name)
+        return raw_of_floats(np.zeros(self._wanted[name], np.float32))
+
+    def release(self, name: str, rows: tuple[int, int] | None = None) -> None:
+        """As MappedWeights.release; nothing for zeros."""
+        if self._there.get(name) == self._wanted[name]:
+            self._weights.release(name, rows)
+
+    def type_of(self, name: str) -> str:
+        """The type that raw(name) has."""
+        return self._weights.type_of(name) if self._there.get(name) == self._wanted[name] else "F32"
+
+    def check_unchanged(self) -> None:
+        """As MappedWeights.check_unchanged."""
+        self._weights.check_unchanged()
+
+    def close(self) -> None:
+        """As MappedWeights.close."""
+        self._weights.close()
+
 
 def deinterleave_heads(values: Float32, num_heads: int) -> Float32:
     """Rows as Hugging Face has them from rows as llama.cpp's converter leaves them.
@@ -81,3 +185,20 @@ def deinterleave_heads(values: Float32, num_heads: int) -> Float32:
     """
     pairs = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
     return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+def deinterleaved_rows(num_rows: int, num_heads: int) -> Int32:
+    """Where deinterleave_heads puts each row, [num_rows]: what was row i is row result[i] afterwards."""
+    half = num_rows // num_heads // 2
+    head, place, side = np.ogrid[:num_heads, :half, :2]
+    target: Int32 = ((head * 2 + side) * half + place).astype(np.int32).reshape(-1)
+    return target
+
+
+def _range(view: WeightView) -> tuple[int, int]:
+    """The view's bytes in its tensor, [begin, end)."""
+    tensor = view.file.tensors[view.name]
+    if view.rows is None:
+        return 0, tensor.num_bytes
+    row_bytes = tensor.num_bytes // tensor.shape[0]
+    return view.rows[0] * row_bytes, view.rows[1] * row_bytes

@@ -7,6 +7,7 @@ The phases that are reported, in order:
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from headway.cache.kv_cache import KVCache
 from headway.cache.kv_store import KVStore
 from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.checkpoint.match import match_tensors
+from headway.checkpoint.raw import RawTensor
 from headway.checkpoint.weights import ZeroFilledWeights
 from headway.config import EngineConfig
 from headway.engine.engine import Engine, make_scheduler_limits
@@ -105,9 +107,20 @@ class _ReportedWeights:
 
     def read(self, name: str) -> Float32:
         tensor = self._weights.read(name)
-        self._num_read += tensor.size
-        self._progress.tell_often("read", min(1.0, self._num_read / max(1, self._num_elements)))
+        self._note(tensor.size)
         return tensor
+
+    def raw(self, name: str) -> RawTensor:
+        tensor = self._weights.raw(name)
+        self._note(math.prod(tensor.shape))
+        return tensor
+
+    def release(self, name: str, rows: tuple[int, int] | None = None) -> None:
+        self._weights.release(name, rows)
+
+    def _note(self, num_elements: int) -> None:
+        self._num_read += num_elements
+        self._progress.tell_often("read", min(1.0, self._num_read / max(1, self._num_elements)))
 
 
 def _check_config(config: EngineConfig) -> None:

@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headway.checkpoint.raw import RawTensor
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -34,6 +36,14 @@ class Weights(Protocol):
 
     def read(self, name: str) -> Float32:
         """One tensor, dequantised, C-contiguous; a new array or a read-only view of the file."""
+        ...
+
+    def raw(self, name: str) -> RawTensor:
+        """One tensor as its file has it: type, bytes and the order of its rows."""
+        ...
+
+    def release(self, name: str, rows: tuple[int, int] | None = None) -> None:
+        """The tensor's pages need not stay resident; with `rows` only those of the file's rows [begin, end)."""
         ...
 
 

@@ -25,8 +25,10 @@ from headway.config import (
     Dtype,
     EngineConfig,
     ExecutorName,
+    KVCacheDtype,
     ModelConfig,
     PoolConfig,
+    Quantization,
     ServerConfig,
     TextConfig,
     default_cache_dir,
@@ -52,6 +54,8 @@ class Flags(TypedDict, total=False):
     """What LLM and AsyncLLM take beside the model; config.py says what each means."""
 
     dtype: Dtype
+    quantization: Quantization | None
+    kv_cache_dtype: KVCacheDtype
     executor: ExecutorName
     max_model_len: int | None
     max_num_seqs: int

@@ -17,8 +17,6 @@ TYPED = [
     ["--gpu-memory-utilization", "0.9"],
     ["--enforce-eager"],
     ["--no-enforce-eager"],
-    ["--quantization", "awq"],
-    ["--kv-cache-dtype", "fp8"],
     ["--tokenizer", "x"],
     ["--trust-remote-code"],
     ["--enable-lora"],

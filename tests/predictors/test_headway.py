@@ -208,6 +208,7 @@ def test_a_config_survives_its_way_through_the_wire():
     ("options", "words"),
     [
         ({"dtype": "int8"}, "dtype is 'int8'; it must be one of auto, float32, bfloat16, float16"),
+        ({"quantization": "awq"}, "quantization is 'awq'; it must be one of int8, int4 or None"),
         ({"max_num_seqs": "x"}, "max_num_seqs is 'x'; it must be int"),
         ({"kv_cache_memory": "2GiB"}, "kv_cache_memory is '2GiB'; it must be int or float or None"),
         ({"max_model_lenn": 1}, "the engine has no option 'max_model_lenn'"),

@@ -11,7 +11,6 @@ _NO_LORA = "merge the adapter into the model first"
 _NO_TOOLS = "calls of tools are not parsed yet; read them from the text"
 _OWN_FILES = "it is read from the model's own files"
 _NO_TLS = "end TLS in a proxy before Headway (nginx, caddy)"
-_ONE_FORM = "the weights run as the file has them, in --dtype"
 _LOGS = "use --log-level"
 _LLAMA = "that is llama.cpp's name"
 
@@ -40,10 +39,8 @@ REFUSED: dict[str, str] = {
     "swap-space": "a sequence that loses its cache is computed again, nothing is swapped; give --kv-cache-memory more",
     "cpu-offload-gb": "there is nothing to offload from: weights are in main memory",
     "kv-offloading-size": "there is nothing to offload from: the KV cache is in main memory",
-    "kv-cache-dtype": "the KV cache has the type of --dtype",
     "enable-sleep-mode": "stop the server; it starts again in seconds",
     # Weights and files
-    "quantization": _ONE_FORM + "; take a quantised GGUF file (Q8_0, Q4_0, Q4_1)",
     "load-format": "the format is seen from the files (GGUF, safetensors); pickles: headway convert",
     "download-dir": "say --cache-dir",
     "tokenizer": _OWN_FILES,

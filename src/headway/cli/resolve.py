@@ -64,7 +64,8 @@ def _explain(error: Any, flags: Mapping[str, Any], path: Path | None) -> str:
 
 
 def _reason(field: FieldInfo, message: str) -> str:
-    choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+    kinds = (field.annotation, *get_args(field.annotation))  # Literal["a", "b"], or that or None
+    choices = [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
     if choices:
         return f"it must be one of {', '.join(choices)}"
     if field.annotation is bool:

@@ -37,8 +37,10 @@ from headway.config import (
     CheckpointConfig,
     EngineConfig,
     ExecutorName,
+    KVCacheDtype,
     ModelConfig,
     PoolConfig,
+    Quantization,
     ServerConfig,
     TextConfig,
     default_cache_dir,
@@ -76,6 +78,13 @@ class Settings(BaseSettings):
 
     dtype: Annotated[DtypeName, Flag("Engine", "TYPE", "engine.dtype")] = default_of("engine.dtype")
     """auto, float32, bfloat16 or float16. auto: bfloat16 where the machine multiplies it natively, else float32."""
+    quantization: Annotated[Quantization | None, Automatic, Flag("Engine", "TYPE", "engine.quantization")] = None
+    """int8 or int4: make the weights of a 16- or 32-bit model so wide as they are loaded.
+    Default: as the file has them."""
+    kv_cache_dtype: Annotated[KVCacheDtype, Flag("Engine", "TYPE", "engine.kv_cache_dtype")] = default_of(
+        "engine.kv_cache_dtype"
+    )
+    """auto, bfloat16 or int8: what the KV cache is kept in. int8 holds twice the tokens."""
     executor: Annotated[ExecutorName, Flag("Engine", "NAME", "engine.executor")] = default_of("engine.executor")
     """What computes the model."""
     max_model_len: Annotated[Count | None, Automatic, Flag("Engine", "TOKENS", "engine.max_model_len")] = Field(

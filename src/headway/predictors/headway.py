@@ -81,7 +81,8 @@ def make_engine_config(options: dict[str, Any]) -> EngineConfig:
 
 def _kinds(kind: Any) -> str:
     """What a field may be, in words: "one of auto, torch", "int or None"."""
-    choices = [str(each) if isinstance(each, str) else getattr(each, "__name__", str(each)) for each in get_args(kind)]
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(choices)}"
-    return " or ".join(choices or [kind.__name__]).replace("NoneType", "None")
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if kind is type(None):
+        return "None"
+    return " or ".join(map(_kinds, get_args(kind))) or str(kind.__name__)

@@ -19,7 +19,8 @@
 //              dot = sum over the group of q * a, an exact integer, less offset * (sum of a in the group)
 //              y = fma(float(dot), scale * a_scale, y)         then, where has_min,
 //              y = fma(min, a_scale * float(sum of a in the group), y)
-//   bf16     k ascending, or pairs of k ascending, in one chain for each (r, n)
+//   bf16     y = fma(x, w, y), k ascending; or, where the kernels multiply bfloat16, pairs of k ascending (vdpbf16ps)
+//   y starts at 0. fma is two roundings (multiply, add) in plain C++ on machines without a fused one.
 #pragma once
 
 #include <stdint.h>
@@ -48,17 +49,17 @@ struct MatrixView {
 };
 
 // Rows of activations, ready for a product. Rows are taken in tiles of `row_tile` (ExecKernels::row_tile); the last tile
-// of a call has `num_rows % row_tile` rows and is that narrow in memory too: R below is the number of rows of the tile.
+// of all may have fewer and is that narrow in memory too: R below is the number of rows of the tile.
 // Tile t starts at t * row_tile * k32 elements of q, f32 or bf16, t * row_tile * num_groups of scales and twice that of
-// sums.
+// sums. A group whose largest |a| is not finite has a NaN scale, one under 2^-110 counts as zeros.
 struct Activations {
     int32_t num_rows;
     int32_t num_cols;
     int32_t num_groups;  // ceil(num_cols / 32)
-    // for q8 and q4 matrices: a = scale * q, |q| <= 127, scale = largest |a| of 32 / 127, nearest-even
+    // for q8 and q4 matrices: scale = largest |a| of 32 / 127, q = nearest even of a * (1 / scale)
     int8_t* q;       // [tiles][k32 / 4][R][4]
     float* scales;   // [tiles][num_groups][R]
-    int32_t* sums;   // [tiles][num_groups][2][R], of q, by halves of a group
+    int32_t* sums;   // [tiles][num_groups][2][R], of q: of the whole group, then of its second half alone
     // for bf16 matrices: bfloat16 where the kernels multiply it (ExecKernels::multiplies_bf16), else float32
     uint16_t* bf16;  // [tiles][k32 / 2][R][2]
     float* f32;      // [tiles][k32][R]
@@ -67,12 +68,13 @@ struct Activations {
 enum class Gate : int32_t { none = 0, silu = 1, gelu = 2, gelu_tanh = 3, relu = 4 };
 
 // Where a product goes. With a gate, panels 2i and 2i + 1 hold lanes of the gate's and of the up matrix, and
-// out[r, 16 * i + lane] = gate(y[r, 32 * i + lane]) * y[r, 32 * i + 16 + lane].
+// out[r, 16 * i + lane] = gate(y[r, 32 * i + lane]) * y[r, 32 * i + 16 + lane], for the lanes of up that there are: where n
+// columns come out and n % 16 > 0, the matrix has n / 16 * 32 + 16 + n % 16 rows (those from gate's end to up's: zeros).
 struct ProductOut {
     float* out;          // [rows, ld]
     int64_t ld;
     const float* bias;   // [num_rows] or null, added first
-    const float* base;   // [rows, ld_base] or null: out = base + scale * (y + bias); may be out itself
+    const float* base;   // [rows, ld_base] or null: out = base + scale * (y + bias), rounded after each; may be out itself
     int64_t ld_base;
     float scale;         // 1 without one
     Gate gate;

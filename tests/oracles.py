@@ -16,7 +16,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LLAMA_CPP_PYTHON = "0.3.36"
-_WANTED = ("vendor/llama.cpp/models/", "vendor/llama.cpp/conversion/", "vendor/llama.cpp/gguf-py/gguf/")
+_WANTED = tuple(
+    f"vendor/llama.cpp/{path}"
+    for path in (
+        "models/",
+        "conversion/",
+        "gguf-py/gguf/",
+        "ggml/include/",
+        "ggml/src/ggml-common.h",
+        "ggml/src/ggml-impl.h",
+        "ggml/src/ggml-quants.",
+        "ggml/src/ggml-cpu/ggml-cpu-impl.h",
+    )
+)
 
 
 def cache_dir() -> Path:
@@ -73,8 +85,9 @@ def llama_cpp_sources() -> Path:
     models/ggml-vocab-NAME.gguf.out a line of ids for each
     models/templates/NAME.jinja     chat templates of real models
     conversion/, gguf-py/gguf/      how checkpoints become GGUF files
+    ggml/                           as much of it as its quantisers need (ggml_quants.py)
     """
-    return _made_once(f"llama_cpp-{LLAMA_CPP_PYTHON}", _fetch_llama_cpp)
+    return _made_once(f"llama_cpp-{LLAMA_CPP_PYTHON}-with-ggml", _fetch_llama_cpp)
 
 
 def demo_model() -> Path:

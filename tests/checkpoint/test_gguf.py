@@ -226,8 +226,8 @@ def test_what_is_not_supported_is_named(tmp_path: Path, case: str) -> None:
 
 
 def test_a_type_that_is_not_read_is_refused_by_name_when_its_tensor_is_wanted(tmp_path: Path) -> None:
-    file = open_bytes(tmp_path, whole(tensors=[info("t", (256,), 12, 0)], data=144))
-    with pytest.raises(UnsupportedModel, match=r"type Q4_K .*'t'.*" + ", ".join(READABLE_TYPES)):
+    file = open_bytes(tmp_path, whole(tensors=[info("t", (256,), 23, 0)], data=136))
+    with pytest.raises(UnsupportedModel, match=r"type IQ4_XS .*'t'.*" + ", ".join(READABLE_TYPES)):
         file.read("t")
 
 

@@ -5,6 +5,9 @@ A quantised type stores blocks of numbers; `d` and `m` below are the block's flo
     Q8_0  [d | 32 signed bytes q]                       q * d
     Q4_0  [d | 16 bytes: low nibbles, high nibbles q]   (q - 8) * d
     Q4_1  [d | m | 16 bytes: as Q4_0]                   q * d + m
+    Q5_0  [d | 4 bytes: fifth bits | 16 bytes: as Q4_0]      (q - 16) * d
+    Q5_1  [d | m | 4 bytes: fifth bits | 16 bytes: as Q4_0]  q * d + m
+    Q4_K, Q5_K, Q6_K                                    ggml_k_types.py
 
 Source: ggml-common.h and ggml-quants.c of ggml.
 """
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from headway.checkpoint.ggml_k_types import from_q4_k, from_q5_k, from_q6_k, half
 
 Bytes = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -105,7 +110,7 @@ def from_bf16(data: Bytes) -> Float32:
 def _from_q8_0(data: Bytes) -> Float32:
     blocks = data.reshape(-1, 34)
     values = blocks[:, 2:].view(np.int8).astype(np.float32)  # [num_blocks, 32]
-    values *= _halves(blocks[:, 0:2])
+    values *= half(blocks[:, 0:2])
     return values.reshape(-1)
 
 
@@ -113,20 +118,39 @@ def _from_q4_0(data: Bytes) -> Float32:
     blocks = data.reshape(-1, 18)
     values = _nibbles(blocks[:, 2:])
     values -= 8
-    values *= _halves(blocks[:, 0:2])
+    values *= half(blocks[:, 0:2])
     return values.reshape(-1)
 
 
 def _from_q4_1(data: Bytes) -> Float32:
     blocks = data.reshape(-1, 20)
     values = _nibbles(blocks[:, 4:])
-    values *= _halves(blocks[:, 0:2])
-    values += _halves(blocks[:, 2:4])
+    values *= half(blocks[:, 0:2])
+    values += half(blocks[:, 2:4])
     return values.reshape(-1)
 
 
-def _halves(pairs: Bytes) -> Float32:
-    return np.ascontiguousarray(pairs).view(np.float16).astype(np.float32)  # [num_blocks, 1]
+def _from_q5_0(data: Bytes) -> Float32:
+    blocks = data.reshape(-1, 22)
+    values = _nibbles(blocks[:, 6:])
+    values += _fifth_bits(blocks[:, 2:6])
+    values -= 16
+    values *= half(blocks[:, 0:2])
+    return values.reshape(-1)
+
+
+def _from_q5_1(data: Bytes) -> Float32:
+    blocks = data.reshape(-1, 24)
+    values = _nibbles(blocks[:, 8:])
+    values += _fifth_bits(blocks[:, 4:8])
+    values *= half(blocks[:, 0:2])
+    values += half(blocks[:, 2:4])
+    return values.reshape(-1)
+
+
+def _fifth_bits(packed: Bytes) -> Bytes:
+    """16 where a number's fifth bit is set: bit i of the 32 is that of number i."""
+    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)  # [num_blocks, 32]
 
 
 def _nibbles(packed: Bytes) -> Float32:
@@ -143,6 +167,11 @@ _DEQUANTISE: dict[str, Callable[[Bytes], Float32]] = {
     "Q8_0": _from_q8_0,
     "Q4_0": _from_q4_0,
     "Q4_1": _from_q4_1,
+    "Q5_0": _from_q5_0,
+    "Q5_1": _from_q5_1,
+    "Q4_K": from_q4_k,
+    "Q5_K": from_q5_k,
+    "Q6_K": from_q6_k,
 }
 READABLE_TYPES = tuple(_DEQUANTISE)
 

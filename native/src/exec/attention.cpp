@@ -1,7 +1,7 @@
-#include "exec_kernels.h"
+#include "attention_scratch.h"
 
 namespace headway {
 
-int64_t attention_scratch_floats(const AttentionCall&) { return 0; }
+int64_t attention_scratch_floats(const AttentionCall& call) { return divide_scratch(call, max_attend_tokens).size; }
 
 }  // namespace headway

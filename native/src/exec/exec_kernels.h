@@ -64,6 +64,8 @@ struct RopeTable {
     bool interleaved;      // pair p: columns 2p, 2p + 1; else p and p + pairs
 };
 
+enum class ActivationKind : int32_t { silu = 0, relu = 1, gelu = 2, gelu_tanh = 3, sigmoid = 4, tanh = 5 };
+
 struct ExecKernels {
     const char* name;
     int32_t row_tile;      // rows of a tile of Activations, at most max_row_tile
@@ -88,8 +90,8 @@ struct ExecKernels {
     void (*layer_norm)(const float* x, int64_t ld, float* out, int64_t ld_out, int32_t rows, int32_t width, int32_t head,
                        const float* weight, const float* bias, float eps, bool one_plus);
 
-    // Element by element; kinds in elementwise.h's order. out may be x.
-    void (*activation)(int32_t kind, const float* x, float* out, int64_t n);
+    // Element by element. out may be x.
+    void (*activation)(int32_t kind, const float* x, float* out, int64_t n);  // an ActivationKind
     void (*gate)(Gate kind, const float* gate, const float* up, float* out, int64_t n);
     void (*multiply)(const float* x, const float* y, float* out, int64_t n);
     void (*add)(const float* x, const float* y, float* out, int64_t n);

@@ -1,6 +1,7 @@
 #include "simd_avx2.h"
 
-#include "product_pending.h"
+#include "vector_math.h"
+#include "product_plain.h"
 
 #define HEADWAY_EXEC_KERNELS exec_kernels_avx2
 #define HEADWAY_EXEC_NAME "avx2"

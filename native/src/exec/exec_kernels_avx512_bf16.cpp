@@ -1,6 +1,8 @@
+#define HEADWAY_AVX512_BF16
 #include "simd_avx512.h"
 
-#include "product_pending.h"
+#include "vector_math.h"
+#include "product_plain.h"
 
 #define HEADWAY_EXEC_KERNELS exec_kernels_avx512_bf16
 #define HEADWAY_EXEC_NAME "avx512_bf16"

@@ -1,10 +1,18 @@
-// The table of an exec_kernels_*.cpp, which includes its simd_*.h and product_*.h before and names the table in
-// HEADWAY_EXEC_KERNELS. Everything else here is in an unnamed namespace and no C++ library header is included: see
-// CMakeLists.txt.
+// The table of an exec_kernels_*.cpp, which includes its simd_*.h, vector_math.h and product_*.h before and names the
+// table in HEADWAY_EXEC_KERNELS. Everything else here is in an unnamed namespace and no C++ library header is included:
+// see CMakeLists.txt.
 
 #include <stdint.h>
 
 #include "exec_kernels.h"
+// In this order: each uses those before it.
+#include "norm_impl.h"
+#include "elementwise_impl.h"
+#include "rope_impl.h"
+#include "kv_impl.h"
+#include "attention_tile_impl.h"
+#include "attention_cache_impl.h"
+#include "attention_impl.h"
 
 namespace headway {
 
@@ -17,21 +25,21 @@ const ExecKernels HEADWAY_EXEC_KERNELS = {
     .pack_rows = pack_rows,
     .product = product,
     .read_row = read_row,
-    .rms_norm = nullptr,
-    .layer_norm = nullptr,
-    .activation = nullptr,
-    .gate = nullptr,
-    .multiply = nullptr,
-    .add = nullptr,
-    .scale = nullptr,
-    .soft_cap = nullptr,
-    .rope = nullptr,
-    .write_kv = nullptr,
-    .attend = nullptr,
-    .attend_chunk = nullptr,
-    .join_chunks = nullptr,
-    .attend_tokens = 32,
-    .is_finite = nullptr,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .activation = activation,
+    .gate = gate,
+    .multiply = multiply,
+    .add = add_vectors,
+    .scale = scale_vector,
+    .soft_cap = soft_cap,
+    .rope = rope,
+    .write_kv = write_kv,
+    .attend = attend,
+    .attend_chunk = attend_chunk,
+    .join_chunks = join_chunks,
+    .attend_tokens = max_attend_tokens,
+    .is_finite = is_finite,
 };
 
 }  // namespace headway

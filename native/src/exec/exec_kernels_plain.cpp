@@ -1,6 +1,7 @@
 #include "simd_plain.h"
 
-#include "product_pending.h"
+#include "vector_math.h"
+#include "product_plain.h"
 
 #define HEADWAY_EXEC_KERNELS exec_kernels_plain
 #define HEADWAY_EXEC_NAME "plain"

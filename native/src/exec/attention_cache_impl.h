@@ -1,0 +1,106 @@
+// Reading K and V of a chunk from the cache: as float32, or as the pairs of bfloat16 that they are.
+#pragma once
+
+namespace headway {
+namespace {
+
+// The 16 keys from a multiple of 16 on lie in one block.
+struct StripPlace {
+    int64_t block_head;  // block and kv head, counted together
+    int32_t place;       // of the first key in the block
+};
+
+HEADWAY_INLINE StripPlace find_strip(const AttentionCall& call, int32_t kv_head, int32_t key) {
+    const int32_t block = call.block_table[key / call.kv.block_size];
+    return {static_cast<int64_t>(block) * call.kv.num_kv_heads + kv_head, key % call.kv.block_size};
+}
+
+HEADWAY_INLINE Floats even_of_pairs(Ints pairs) { return floats_of(shift_left<16>(pairs)); }
+HEADWAY_INLINE Floats odd_of_pairs(Ints pairs) { return floats_of(bits_and(pairs, splat_int(-0x10000))); }
+
+// 16 keys into columns of [steps][ld].
+template <bool as_pairs>
+void unpack_key_pairs(const KVView& kv, StripPlace strip_place, float* to, int64_t ld) {
+    const int32_t num_pairs = (kv.qk_dim + 1) / 2;
+    const uint16_t* from = static_cast<const uint16_t*>(kv.k) +
+                           (strip_place.block_head * num_pairs * kv.block_size + strip_place.place) * 2;
+    for (int32_t pair = 0; pair < num_pairs; ++pair, from += static_cast<int64_t>(kv.block_size) * 2) {
+#pragma GCC unroll 4
+        for (int v = 0; v < strip_vectors; ++v) {
+            const Ints pairs = load_ints(from + v * width * 2);
+            if constexpr (as_pairs) {
+                store_ints(to + v * width, pairs);
+            } else {
+                store(to + v * width, even_of_pairs(pairs));
+                store(to + ld + v * width, odd_of_pairs(pairs));
+            }
+        }
+        to += as_pairs ? ld : 2 * ld;
+    }
+}
+
+template <int byte>
+HEADWAY_INLINE Floats byte_of_quads(Ints quads) {
+    return from_ints(shift_right_signed<24>(shift_left<24 - 8 * byte>(quads)));
+}
+
+void unpack_key_bytes(const KVView& kv, StripPlace strip_place, float* to, int64_t ld) {
+    const int32_t num_quads = (kv.qk_dim + 3) / 4;
+    const int8_t* from = static_cast<const int8_t*>(kv.k) +
+                         (strip_place.block_head * num_quads * kv.block_size + strip_place.place) * 4;
+    for (int32_t quad = 0; quad < num_quads; ++quad, from += static_cast<int64_t>(kv.block_size) * 4, to += 4 * ld) {
+#pragma GCC unroll 4
+        for (int v = 0; v < strip_vectors; ++v) {
+            const Ints quads = load_ints(from + v * width * 4);
+            store(to + v * width, byte_of_quads<0>(quads));
+            store(to + ld + v * width, byte_of_quads<1>(quads));
+            store(to + 2 * ld + v * width, byte_of_quads<2>(quads));
+            store(to + 3 * ld + v * width, byte_of_quads<3>(quads));
+        }
+    }
+}
+
+// `width` pairs, of which the last may not be there.
+HEADWAY_INLINE Ints load_pairs(const uint16_t* from, int32_t count) {
+    if (count >= width) return load_ints(from);
+    return bits_of(load_some(reinterpret_cast<const float*>(from), count > 0 ? count : 0));
+}
+
+// `columns` columns from `column` on of the values of 16 keys, into rows of [steps][ld].
+template <bool as_pairs>
+void unpack_value_pairs(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to,
+                        int64_t ld) {
+    const int64_t pair = strip_place.block_head * (kv.block_size / 2) + strip_place.place / 2;
+    const uint16_t* from = static_cast<const uint16_t*>(kv.v) + (pair * kv.v_dim + column) * 2;
+    for (int32_t i = 0; i < strip / 2; ++i, from += static_cast<int64_t>(kv.v_dim) * 2) {
+        for (int32_t c = 0; c < columns; c += width) {
+            const Ints pairs = load_pairs(from + c * 2, kv.v_dim - column - c);
+            if constexpr (as_pairs) {
+                store_ints(to + c, pairs);
+            } else {
+                store(to + c, even_of_pairs(pairs));
+                store(to + ld + c, odd_of_pairs(pairs));
+            }
+        }
+        to += as_pairs ? ld : 2 * ld;
+    }
+}
+
+void unpack_value_bytes(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to,
+                        int64_t ld) {
+    const int64_t key = strip_place.block_head * kv.block_size + strip_place.place;
+    const int8_t* from = static_cast<const int8_t*>(kv.v) + key * kv.v_dim + column;
+    for (int32_t i = 0; i < strip; ++i, from += kv.v_dim, to += ld) {
+        for (int32_t c = 0; c < columns; c += width) {
+            const int32_t count = kv.v_dim - column - c;
+            if (count >= width) {
+                store(to + c, load_bytes(from + c));
+                continue;
+            }
+            for (int32_t lane = 0; lane < width; ++lane) to[c + lane] = lane < count ? from[c + lane] : 0.0f;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace headway

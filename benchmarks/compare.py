@@ -1,91 +1,29 @@
-"""Runs engines in turn, several rounds, and prints medians and ratios as a Markdown table.
+"""Runs engines in turn, several rounds; prints medians, and Headway's ratio to each peer against its floor and goal.
 
-    compare.py --dir DIR [--engines headway,transformers] [--workloads eight-128,sixty-four-128] [--rounds 3]
-               [--at-least transformers=1.0]
+    compare.py --dir DIR [--model smollm2-135m] [--contests openvino,vllm] [--workloads ...] [--rounds 3]
+               [--roofline FILE] [--peers-only] [--out FILE]
 
 DIR is what prepare.sh laid out. Each round starts each engine once, in its own process, on that round's prompts; the
 order of the engines turns from round to round. Compare only within one run, on a machine that is otherwise idle, and
-quote the ratios, not the absolute figures. --at-least ENGINE=RATIO makes the exit status 1 where Headway's median
-is less than RATIO times that engine's.
+quote the ratios, not the absolute figures. With --roofline (roofline.py's output) a floor is the ratio or 75% of the
+machine's bound for that workload, whichever is lower. The exit status is 1 below a floor, 2 where an engine failed.
 """
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bars import CONTESTS, Bar, Contest, rate_of
+from engines import ENGINES, MODELS, EngineFailed, Run, run_once
 from machine import describe_machine, usable_cores
 from workloads import WORKLOADS, Measurement
 
-HERE = Path(__file__).resolve().parent
-BF16 = "models/smollm2-135m-bf16"
-GGUF = "models/smollm2-135m-q4_1.gguf"
-PREFILL_WORKLOADS = frozenset({"prefill-512", "prefill-2048"})
-"""Their rate counts the prompt's tokens; long-context-8 counts all; the others the output's."""
-PROMPT_AND_OUTPUT = PREFILL_WORKLOADS | {"long-context-8"}
-
-
-@dataclass(frozen=True)
-class Engine:
-    """How one engine is started."""
-
-    script: str
-    venv: str | None
-    """Under DIR/venv; None: the environment that runs this."""
-    model: str
-    """Under DIR."""
-    arguments: tuple[str, ...] = ()
-
-
-ENGINES: Mapping[str, Engine] = {
-    "headway": Engine("run_headway.py", None, BF16),
-    "headway-q4_1": Engine("run_headway.py", None, GGUF),
-    "transformers": Engine("peers/run_transformers.py", "transformers", BF16),
-    "transformers-float32": Engine("peers/run_transformers.py", "transformers", BF16, ("--dtype", "float32")),
-    "vllm": Engine("peers/run_vllm.py", "vllm", BF16),
-    "openvino": Engine("peers/run_openvino.py", "openvino", GGUF),
-    "ortgenai": Engine("peers/run_ortgenai.py", "ortgenai", "models/smollm2-135m-ort-int4"),
-    "llamacpp-unified": Engine("peers/run_llamacpp.py", "llamacpp", GGUF, ("--kv", "unified")),
-    "llamacpp-split": Engine("peers/run_llamacpp.py", "llamacpp", GGUF, ("--kv", "split")),
-}
-
-
-class EngineFailed(Exception):
-    """An engine's process ended with an error, or printed what is no measurement."""
-
-
-def run_once(name: str, folder: Path, workloads: Sequence[str], round_: int, threads: int) -> list[Measurement]:
-    """One engine, one round. Raises EngineFailed with the end of what it wrote."""
-    engine = ENGINES[name]
-    python = sys.executable if engine.venv is None else str(folder / "venv" / engine.venv / "bin" / "python")
-    command = [python, str(HERE / engine.script), str(folder / engine.model), "--workloads", ",".join(workloads)]
-    command += ["--round", str(round_), "--threads", str(threads), *engine.arguments]
-    paths = [str(HERE)] + ([str(HERE.parent / "src")] if engine.venv is None else [])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise EngineFailed(f"{name} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-    try:
-        return [Measurement(**(json.loads(line) | {"engine": name})) for line in done.stdout.splitlines() if line]
-    except (ValueError, TypeError) as error:
-        raise EngineFailed(f"{name} printed what is no measurement ({error}):\n{done.stdout[-2000:]}") from error
-
-
-def run_rounds(arguments: argparse.Namespace) -> Iterator[Measurement]:
-    """Every engine in every round, each round beginning with another one."""
-    engines: list[str] = arguments.engines
-    for round_ in range(arguments.rounds):
-        turn = round_ % len(engines)
-        for name in engines[turn:] + engines[:turn]:
-            start = time.monotonic()
-            yield from run_once(name, arguments.dir, arguments.workloads, round_, arguments.threads)
-            print(f"round {round_ + 1}: {name} took {time.monotonic() - start:.0f} s", file=sys.stderr)
+SHARE_OF_ROOFLINE = 0.75
 
 
 @dataclass(frozen=True)
@@ -97,91 +35,156 @@ class Rate:
     """Largest over smallest."""
 
 
-def rate_of(measurements: Sequence[Measurement]) -> Rate:
-    """Of one engine and workload."""
-    counts = [m.total_tokens if m.workload in PROMPT_AND_OUTPUT else m.output_tokens for m in measurements]
-    rates = [count / m.seconds for count, m in zip(counts, measurements, strict=True)]
-    return Rate(statistics.median(rates), max(rates) / min(rates))
+Rates = Mapping[tuple[str, str], Rate]
+"""By engine and workload."""
+Bounds = Mapping[str, Mapping[str, float]]
+"""By form (q4, q8, bf16) and workload: tokens a second that the machine can do."""
 
 
-def collect_rates(measurements: Sequence[Measurement]) -> dict[tuple[str, str], Rate]:
-    """(engine, workload) to its rate."""
-    keys = dict.fromkeys((m.engine, m.workload) for m in measurements)
-    return {key: rate_of([m for m in measurements if (m.engine, m.workload) == key]) for key in keys}
+def run_rounds(engines: Sequence[str], run: Run, rounds: int) -> Iterator[Measurement]:
+    """Every engine in every round, each round beginning with another one."""
+    for round_ in range(rounds):
+        turn = round_ % len(engines)
+        for name in [*engines[turn:], *engines[:turn]]:
+            start = time.monotonic()
+            yield from run_once(name, run, round_)
+            print(f"round {round_ + 1}: {name} took {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
 
 
-def make_table(rates: Mapping[tuple[str, str], Rate], engines: Sequence[str], workloads: Sequence[str]) -> str:
-    """Tokens a second (spread), and how many times the first engine's rate is each of the others'."""
-    first, *others = engines
-    heads = ["workload", first, *(head for other in others for head in (other, f"{first} / {other}"))]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for workload in workloads:
-        mine = rates[first, workload]
-        cells = [workload, f"{mine.median:,.1f} ({mine.spread:.2f})"]
-        for other in others:
-            peer = rates[other, workload]
-            cells += [f"{peer.median:,.1f} ({peer.spread:.2f})", f"**{mine.median / peer.median:.2f}**"]
-        lines.append("| " + " | ".join(cells) + " |")
+def collect_rates(measurements: Sequence[Measurement]) -> Rates:
+    """Medians over the rounds."""
+    rates: dict[tuple[str, str], list[float]] = {}
+    for measurement in measurements:
+        rates.setdefault((measurement.engine, measurement.workload), []).append(rate_of(measurement))
+    return {key: Rate(statistics.median(values), max(values) / min(values)) for key, values in rates.items()}
+
+
+def make_rate_table(rates: Rates, engines: Sequence[str], workloads: Sequence[str]) -> str:
+    """Tokens a second (spread), an engine a line."""
+    lines = [f"| tokens/s | {' | '.join(workloads)} |", "|---" * (len(workloads) + 1) + "|"]
+    for engine in engines:
+        cells = [f"{rates[engine, w].median:,.1f} ({rates[engine, w].spread:.2f})" for w in workloads]
+        lines.append(f"| {engine} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def find_misses(rates: Mapping[tuple[str, str], Rate], arguments: argparse.Namespace) -> list[str]:
-    """Bars that the first engine does not reach."""
-    first = arguments.engines[0]
-    misses = []
-    for peer, bar in arguments.at_least:
-        for workload in arguments.workloads:
-            ratio = rates[first, workload].median / rates[peer, workload].median
-            if ratio < bar:
-                misses.append(f"{workload}: {ratio:.2f} x {peer}, the bar is {bar}")
-    return misses
+@dataclass(frozen=True)
+class Verdict:
+    """One workload of a contest."""
+
+    workload: str
+    ours: float
+    peer: str
+    ratio: float
+    bar: Bar
+    bound: float | None
+    """Tokens a second of the roofline."""
+
+    @property
+    def share(self) -> float | None:
+        """Of the roofline, that ours reached."""
+        return self.ours / self.bound if self.bound else None
+
+    @property
+    def holds(self) -> bool:
+        """The ratio, or the share of the roofline where that asks less."""
+        return self.ratio >= self.bar.floor or (self.share is not None and self.share >= SHARE_OF_ROOFLINE)
+
+    def as_row(self) -> str:
+        """A line of the table."""
+        goal = f"{self.bar.goal:g}" if self.bar.goal else "-"
+        share = f"{self.share:.0%}" if self.share else "-"
+        state = "goal" if self.bar.goal and self.ratio >= self.bar.goal else "holds" if self.holds else "**BELOW**"
+        cells = (self.workload, self.peer, f"**{self.ratio:.2f}**", f"{self.bar.floor:g}", goal, share, state)
+        return f"| {' | '.join(cells)} |"
 
 
-def parse_bar(text: str) -> tuple[str, float]:
-    """ENGINE=RATIO."""
-    engine, _, ratio = text.partition("=")
-    return engine, float(ratio)
+def judge(contest: Contest, rates: Rates, workloads: Sequence[str], bounds: Bounds) -> list[Verdict]:
+    """Every workload of the contest that was run, against the best of the peer's configurations."""
+    verdicts = []
+    for workload in workloads:
+        if workload in contest.bars:
+            best = max(contest.peers, key=lambda peer: rates[peer, workload].median)
+            ours = rates[contest.ours, workload].median
+            bound = bounds.get(ENGINES[contest.ours].form, {}).get(workload)
+            ratio = ours / rates[best, workload].median
+            verdicts.append(Verdict(workload, ours, best, ratio, contest.bars[workload], bound))
+    return verdicts
+
+
+def print_verdicts(name: str, contest: Contest, verdicts: Sequence[Verdict]) -> None:
+    """As a Markdown table."""
+    print(f"\n{contest.ours} against {name}\n")
+    print("| workload | peer | ratio | floor | goal | share of roofline | |\n" + "|---" * 7 + "|")
+    for verdict in verdicts:
+        print(verdict.as_row())
+
+
+def engines_of(contests: Sequence[Contest], *, peers_only: bool) -> list[str]:
+    """Each once, in order."""
+    names = [name for c in contests for name in ([] if peers_only else [c.ours]) + list(c.peers)]
+    return list(dict.fromkeys(names))
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line; names are checked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, required=True, help="what prepare.sh laid out")
-    parser.add_argument("--engines", default="headway,transformers", help="the first is compared with the others")
-    parser.add_argument("--workloads", default="eight-128,sixty-four-128")
+    parser.add_argument("--model", choices=list(MODELS), default="smollm2-135m")
+    parser.add_argument("--contests", default="openvino", help=f"of {', '.join(CONTESTS)}")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--at-least", type=parse_bar, action="append", default=[], metavar="ENGINE=RATIO")
+    parser.add_argument("--roofline", type=Path, help="roofline.py's --out")
+    parser.add_argument("--peers-only", action="store_true", help="without Headway")
     parser.add_argument("--out", type=Path, help="a file for the single measurements, as JSON lines")
     arguments = parser.parse_args()
-    arguments.engines = arguments.engines.split(",")
+    arguments.contests = arguments.contests.split(",")
     arguments.workloads = arguments.workloads.split(",")
-    unknown = [name for name in arguments.engines if name not in ENGINES]
+    unknown = [name for name in arguments.contests if name not in CONTESTS]
     unknown += [name for name in arguments.workloads if name not in WORKLOADS]
-    unknown += [name for name, _ in arguments.at_least if name not in arguments.engines]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; engines: {', '.join(ENGINES)}; workloads: {', '.join(WORKLOADS)}")
+        known = f"contests: {', '.join(CONTESTS)}; workloads: {', '.join(WORKLOADS)}"
+        parser.error(f"unknown: {', '.join(unknown)}; {known}")
     return arguments
+
+
+def measure(arguments: argparse.Namespace, engines: Sequence[str]) -> list[Measurement]:
+    """All rounds; also appended to --out as they come. Raises EngineFailed."""
+    run = Run(arguments.dir, MODELS[arguments.model], arguments.workloads, arguments.threads)
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text("")
+    measurements = []
+    for measurement in run_rounds(engines, run, arguments.rounds):
+        measurements.append(measurement)
+        if arguments.out:
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(asdict(measurement)) + "\n")
+    return measurements
 
 
 def main() -> int:
     arguments = parse_arguments()
+    contests = {name: CONTESTS[name] for name in arguments.contests}
+    engines = engines_of(list(contests.values()), peers_only=arguments.peers_only)
+    bounds: Bounds = json.loads(arguments.roofline.read_text())[arguments.model] if arguments.roofline else {}
     print(describe_machine(), flush=True)
     try:
-        measurements = list(run_rounds(arguments))
+        rates = collect_rates(measure(arguments, engines))
     except EngineFailed as error:
         print(error, file=sys.stderr)
         return 2
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text("".join(json.dumps(asdict(m)) + "\n" for m in measurements))
-    rates = collect_rates(measurements)
-    print(f"\nTokens a second, median of {arguments.rounds} (largest / smallest), {arguments.threads} threads\n")
-    print(make_table(rates, arguments.engines, arguments.workloads))
-    misses = find_misses(rates, arguments)
-    for miss in misses:
-        print(f"BELOW THE BAR: {miss}")
-    return 1 if misses else 0
+    print(f"\n{arguments.model}: median of {arguments.rounds} (largest / smallest), {arguments.threads} threads\n")
+    print(make_rate_table(rates, engines, arguments.workloads))
+    if arguments.peers_only:
+        return 0
+    all_hold = True
+    for name, contest in contests.items():
+        verdicts = judge(contest, rates, arguments.workloads, bounds)
+        print_verdicts(name, contest, verdicts)
+        all_hold = all_hold and all(verdict.holds for verdict in verdicts)
+    return 0 if all_hold else 1
 
 
 if __name__ == "__main__":

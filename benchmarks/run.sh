@@ -1,36 +1,51 @@
 #!/usr/bin/env bash
 # What `make bench` runs:  run.sh PYTHON
-# Environment: HEADWAY_BENCH_DIR  where models and peers are laid out (default .cache/bench)
-#              HEADWAY_BENCH_PEERS  peers to compare with (default transformers)
-# Every part runs, and the exit status is 1 if one of them is below its bar.
+# Environment: HEADWAY_BENCH_DIR     where models and peers are laid out (default .cache/bench)
+#              HEADWAY_BENCH_PEERS   peers to compare with (default openvino llamacpp ortgenai vllm)
+#              HEADWAY_BENCH_ROUNDS  rounds of each comparison (default 3)
+# Every part runs, and the exit status is 1 if one of them is below its bar. All that is printed is also in
+# benchmarks/out/bench.log.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${1:?usage: run.sh PYTHON}
 dir=${HEADWAY_BENCH_DIR:-$here/../.cache/bench}
-peers=${HEADWAY_BENCH_PEERS:-transformers}
+peers=${HEADWAY_BENCH_PEERS:-openvino llamacpp ortgenai vllm}
+rounds=${HEADWAY_BENCH_ROUNDS:-3}
+out=$here/out
+demo=$dir/models/smollm2-135m-q4_1.gguf
 status=0
+mkdir -p "$out"
+exec > >(tee "$out/bench.log") 2>&1
+
+part() { # HEADING COMMAND...
+  echo; echo "## $1"; echo; shift
+  "$@" || status=1
+}
+with() { [[ " $peers " == *" $1 "* ]]; }
 
 # shellcheck disable=SC2086  # the peers are words
-bash "$here/prepare.sh" "$dir" $peers || exit 2
+nice bash "$here/prepare.sh" "$dir" $peers || exit 2
 
-# A peer runs in each of its configurations; the better one counts.
-engines=headway
-bars=()
-for peer in $peers; do
-  case $peer in
-    transformers)
-      engines=$engines,transformers,transformers-float32
-      bars+=(--at-least transformers=1.0 --at-least transformers-float32=1.0) ;;
-    llamacpp) engines=$engines,llamacpp-unified,llamacpp-split ;;
-    *) engines=$engines,$peer ;;
-  esac
+contests=()
+for peer in $peers; do contests+=("$peer"); done
+all=$(IFS=,; echo "${contests[*]}")
+q8=()
+with openvino && q8+=(openvino-q8)
+with llamacpp && q8+=(llamacpp-q8)
+
+part "What this machine can do" "$python" "$here/roofline.py" --dir "$dir" --out "$out/roofline.json"
+for model in smollm2-135m qwen2.5-0.5b-shape; do
+  part "Offline throughput: $model" "$python" "$here/compare.py" --dir "$dir" --model $model --contests "$all" \
+    --rounds "$rounds" --roofline "$out/roofline.json" --out "$out/compare-$model.jsonl"
 done
-
-echo "## Offline throughput"
-"$python" "$here/compare.py" --dir "$dir" --engines "$engines" --workloads eight-128,sixty-four-128 --rounds 3 \
-  ${bars[@]+"${bars[@]}"} --out "$here/out/compare.jsonl" || status=1
-echo; echo "## A step beside the model"
-"$python" "$here/step_overhead.py" --at-most-ms 1.0 || status=1
-echo; echo "## Shared prefix"
-"$python" "$here/prefix_ttft.py" "$dir/models/smollm2-135m-bf16" --at-least 5 || status=1
+if [[ ${#q8[@]} -gt 0 ]]; then
+  part "Offline throughput: Q8_0" "$python" "$here/compare.py" --dir "$dir" --model qwen2.5-0.5b-shape \
+    --contests "$(IFS=,; echo "${q8[*]}")" --rounds "$rounds" --roofline "$out/roofline.json" --out "$out/compare-q8.jsonl"
+fi
+part "Sampling" "$python" "$here/sampling.py" "$demo"
+part "A step beside the model" "$python" "$here/step_overhead.py" --at-most-ms 1.0
+part "Latency under long prompts" "$python" "$here/latency.py" "$demo"
+part "Through HTTP" "$python" "$here/http_streams.py" "$demo"
+part "Shared prefix" "$python" "$here/prefix_ttft.py" "$demo" --at-least 5
+with llamacpp && part "Accuracy" "$python" "$here/accuracy.py" --dir "$dir"
 exit $status

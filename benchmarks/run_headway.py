@@ -1,4 +1,4 @@
-"""Headway, offline."""
+"""Headway, offline. Takes a GGUF file or a folder of bf16 safetensors."""
 
 from workloads import TokenIds, make_parser, run_engine
 
@@ -7,10 +7,15 @@ from headway import LLM, SamplingParams
 
 def main() -> None:
     parser = make_parser(__doc__)
+    parser.add_argument("--executor", default="auto")
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--logprobs", type=int)
     arguments = parser.parse_args()
     llm = LLM(
         arguments.model,
+        executor=arguments.executor,
         threads=arguments.threads,
         max_model_len=4096,
         max_num_seqs=64,
@@ -20,7 +25,13 @@ def main() -> None:
     )
 
     def generate(prompts: list[TokenIds], output: int) -> int:
-        sampling = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
+        sampling = SamplingParams(
+            temperature=arguments.temperature,
+            top_p=arguments.top_p,
+            logprobs=arguments.logprobs,
+            max_tokens=output,
+            ignore_eos=True,
+        )
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], sampling)
         return sum(len(choice.token_ids) for request in outputs for choice in request.outputs)
 

@@ -1,0 +1,110 @@
+"""Processor time of a server and of its worker's threads, from /proc (Linux), and the ends of processes that we start.
+
+A worker (headway.worker.serve) starts its reader and then its writer before anything else: while it is idle the reader
+is the thread that waits in recvfrom(), and the writer is the thread after it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+RECVFROM = {"x86_64": "45", "aarch64": "207"}
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Seconds of processor time since the start."""
+
+    server: float
+    """All threads of the server's process."""
+    wire: float
+    """The worker's reader and writer."""
+    worker: float
+    """All threads of the worker."""
+
+    def __sub__(self, other: "CpuTimes") -> "CpuTimes":
+        return CpuTimes(self.server - other.server, self.wire - other.wire, self.worker - other.worker)
+
+
+@dataclass(frozen=True)
+class ServerProcesses:
+    """A server and its one worker."""
+
+    server: int
+    worker: int
+    wire_threads: tuple[int, int]
+
+    def cpu_times(self) -> CpuTimes:
+        """What they have used so far."""
+        wire = sum(_seconds(f"/proc/{self.worker}/task/{thread}/schedstat") for thread in self.wire_threads)
+        return CpuTimes(_process_seconds(self.server), wire, _process_seconds(self.worker))
+
+
+def find_processes(server: int) -> ServerProcesses:
+    """Of an idle server with one loaded model. Raises SystemExit where that is not what is there."""
+    workers = [pid for pid in _children(server) if b"headway.worker.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    if len(workers) != 1:
+        raise SystemExit(f"the server {server} has {len(workers)} workers, it must have 1 (one loaded model)")
+    threads = sorted(int(entry.name) for entry in Path(f"/proc/{workers[0]}/task").iterdir())
+    waiting = [t for t in threads if _system_call(workers[0], t) == RECVFROM.get(os.uname().machine)]
+    if len(waiting) != 1 or waiting[0] == threads[-1]:
+        raise SystemExit(f"of the worker's threads {len(waiting)} wait in recvfrom(), it must be the reader alone")
+    writer = threads[threads.index(waiting[0]) + 1]
+    return ServerProcesses(server, workers[0], (waiting[0], writer))
+
+
+@contextmanager
+def run_server(model: str, port: int, flags: Sequence[str], timeout_s: float = 300.0) -> Iterator[ServerProcesses]:
+    """`headway serve MODEL` of this environment, ready; ended when the block is left."""
+    command = [str(Path(sys.executable).with_name("headway")), "serve", model, "--port", str(port), *flags]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            _wait_until_ready(process, port, timeout_s)
+            yield find_processes(process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            words = process.stderr.read()[-2000:].decode(errors="replace") if process.stderr else ""
+            raise SystemExit(f"the server ended with status {process.returncode}:\n{words}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise SystemExit(f"the server was not ready within {timeout_s:.0f} s")
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def _system_call(pid: int, thread: int) -> str:
+    return Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()[0]
+
+
+def _process_seconds(pid: int) -> float:
+    return sum(_seconds(str(task / "schedstat")) for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def _seconds(path: str) -> float:
+    return int(Path(path).read_text().split()[0]) / 1e9

@@ -153,7 +153,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     error: Error
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probabilities at one output position (log-softmax of the raw logits, float32)."""
 
     logprob: float
@@ -162,7 +162,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: List[float] = []
 
 
-class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
+class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one step did to one choice: new tokens, or its end, or both."""
 
     request_id: str

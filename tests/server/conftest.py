@@ -51,6 +51,13 @@ class FakeStream:
         self._request = request
         self._num_output_tokens = 0
         self._is_ended = False
+        self._iterator: AsyncIterator[TextDelta] | None = None
+
+    async def read(self) -> list[TextDelta]:
+        """One at a time."""
+        self._iterator = self._iterator or aiter(self)
+        delta = await anext(self._iterator, None)
+        return [] if delta is None else [delta]
 
     async def __aiter__(self) -> AsyncIterator[TextDelta]:
         for item in self._service.script(self._request):

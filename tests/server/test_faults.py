@@ -1,7 +1,9 @@
 """Whatever breaks at one step of one request ends that request alone; and what blocks is cut off."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import httpx2
@@ -12,9 +14,10 @@ from tests.server.conftest import CHAT, FakeService, FakeStream, say, sse, token
 from headway.core.output import Usage
 from headway.core.request import GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams
-from headway.server.events import ABORT_EXTENSION, EventStream, event
+from headway.server.events import ABORT_EXTENSION, EventStream
 from headway.server.generation import Generation
-from headway.server.openai.answers import ChatAnswers
+from headway.server.openai.answers import Options
+from headway.server.openai.chunks import ChatChunks
 from headway.server.state import ServerState
 
 
@@ -30,6 +33,12 @@ async def raising_later(*_: Any, **__: Any) -> Any:
     raise Fault("secret")
 
 
+def break_both(patch: pytest.MonkeyPatch, name: str) -> None:
+    """A function that whole and streamed answers share."""
+    for module in ("answers", "chunks"):
+        patch.setattr(f"headway.server.openai.{module}.{name}", raising)
+
+
 Break = Callable[[pytest.MonkeyPatch, FakeService], None]
 
 BEFORE_THE_200: dict[str, Break] = {
@@ -42,10 +51,10 @@ BEFORE_THE_200: dict[str, Break] = {
 AFTER_IT: dict[str, Break] = {
     "first token": lambda patch, service: patch.setattr(service, "script", lambda _: [Fault("secret")]),
     "later token": lambda patch, service: patch.setattr(service, "script", lambda _: [token(0, "a"), Fault("secret")]),
-    "iterator": lambda patch, _: patch.setattr(FakeStream, "__aiter__", raising),
-    "usage": lambda patch, _: patch.setattr("headway.server.openai.answers.usage_out", raising),
+    "iterator": lambda patch, _: patch.setattr(FakeStream, "read", raising),
+    "usage": lambda patch, _: break_both(patch, "usage_out"),
     "meter": lambda patch, _: patch.setattr("headway.server.generation.RequestMeter.on_tokens", raising),
-    "encode": lambda patch, _: patch.setattr("headway.server.openai.answers._answer", raising),
+    "encode": lambda patch, _: break_both(patch, "make_answer"),
 }
 USAGE = {"stream_options": {"include_usage": True}, "stream": True}
 
@@ -99,14 +108,12 @@ async def never(*_: Any) -> Any:
     await asyncio.Event().wait()
 
 
-async def endless(_: Generation) -> AsyncGenerator[bytes, None]:
-    while True:
-        yield event({})
+CHUNKS = partial(ChatChunks, Options(id="r", has_logprobs=False))
 
 
 async def test_a_client_that_reads_nothing_is_cut_off_and_its_request_ended(app: Any, service: FakeService) -> None:
-    service.script = lambda _: [asyncio.Event()]
-    stream = EventStream(await open_generation(app, service), endless, write_timeout_s=0.01)
+    service.script = lambda _: repeat(token(0, "a"))  # type: ignore[assignment, return-value]
+    stream = EventStream(await open_generation(app, service), CHUNKS, write_timeout_s=0.01)
     cut: list[bool] = []
 
     async def send(message: Message) -> None:
@@ -122,7 +129,7 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_its_request_ended(app:
 
 async def test_what_is_cancelled_from_outside_leaves_nothing_running(app: Any, service: FakeService) -> None:
     service.script = lambda _: [asyncio.Event()]
-    stream = EventStream(await open_generation(app, service), ChatAnswers(None).events, write_timeout_s=10)  # type: ignore[arg-type]
+    stream = EventStream(await open_generation(app, service), CHUNKS, write_timeout_s=10)
     sent = asyncio.Event()
 
     async def send(_: Message) -> None:
@@ -141,7 +148,7 @@ async def test_what_is_cancelled_from_outside_leaves_nothing_running(app: Any, s
 async def test_usage_of_an_aborted_request_is_what_was_made(app: Any, service: FakeService) -> None:
     service.script = lambda _: [token(0, "a"), token(0, "b"), asyncio.Event()]
     generation = await open_generation(app, service)
-    found = aiter(generation)
+    found = generation.batches()
     await anext(found)
     await anext(found)
     await generation.aclose()

@@ -1,13 +1,17 @@
-"""What comes back: pieces of text as they are made, and the whole at the end. Names are vLLM's where it has one."""
+"""What comes back: pieces of text as they are made, and the whole at the end. Names are vLLM's where it has one.
+
+What is made for each token is a msgspec Struct: frozen as a dataclass is, and a fifth of its cost.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(msgspec.Struct, frozen=True, gc=False):
     """One candidate token at one position."""
 
     token_id: int
@@ -18,16 +22,14 @@ class Logprob:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     """The token that was chosen at one position, and the likeliest ones there."""
 
     chosen: Logprob
     top: tuple[Logprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """What one choice gained: text and the tokens behind it, and its end in the last one."""
 
     choice: int

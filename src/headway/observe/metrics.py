@@ -5,11 +5,13 @@ the service's last stats at each scrape, so that a scrape loads no model and tou
 model names are those that answered, routes are templates, methods and reasons are closed sets.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -80,9 +82,10 @@ class Metrics:
         self.first_token = self._histogram(
             "time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN_BUCKETS, model
         )
-        self.inter_token = self._histogram(
-            "inter_token_latency_seconds", "Between the tokens of a choice.", _TOKEN_BUCKETS, model
+        self.inter_token = TokenHistogram(
+            PREFIX + "inter_token_latency_seconds", "Between the tokens of a choice.", _TOKEN_BUCKETS, model
         )
+        self.registry.register(self.inter_token)
         self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _REQUEST_BUCKETS, model)
         self.http_requests = self._counter("http_requests", "Answers, by route.", "handler", "method", "status")
         self.http_duration = self._histogram(
@@ -101,6 +104,47 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition, in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class TokenHistogram(Collector):
+    """A histogram that is told of every token: without the lock of prometheus_client's, since one thread owns it."""
+
+    def __init__(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> None:
+        self._name = name
+        self._text = text
+        self._label = label
+        self._bounds = buckets
+        self._children: dict[str, TokenCounts] = {}
+
+    def labels(self, value: str) -> "TokenCounts":
+        """The counts of one label's value."""
+        return self._children.setdefault(value, TokenCounts(self._bounds))
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by the registry."""
+        family = HistogramMetricFamily(self._name, self._text, labels=(self._label,))
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        for value, counts in self._children.items():
+            buckets = list(zip(names, accumulate(counts.in_bucket), strict=True))
+            family.add_metric((value,), buckets, counts.sum)
+        yield family
+
+
+class TokenCounts:
+    """One label's counts in a TokenHistogram."""
+
+    __slots__ = ("_bounds", "in_bucket", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.in_bucket = [0] * (len(bounds) + 1)
+        """Of each bucket alone; the last one has no bound."""
+        self.sum = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """The same value so many times."""
+        self.in_bucket[bisect_left(self._bounds, value)] += count
+        self.sum += value * count
 
 
 class RequestMeter:
@@ -125,8 +169,7 @@ class RequestMeter:
             self._metrics.first_token.labels(self._model).observe(now_s - self._arrived_s)
         last_s = self._last_token_s.get(choice)
         if last_s is not None:
-            for _ in range(num_tokens):
-                self._inter_token.observe((now_s - last_s) / num_tokens)
+            self._inter_token.observe((now_s - last_s) / num_tokens, num_tokens)
         self._last_token_s[choice] = now_s
 
     def on_finish(self, choice: int, reason: str) -> None:

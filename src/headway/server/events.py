@@ -4,16 +4,22 @@ The 200 is sent once the service has accepted. Then each event is `data: JSON`, 
 `data: [DONE]`: after the last chunk, or after one `data: {"error": ...}` when the generation failed on its way. The
 connection stays open for the next request. A client that leaves, or that reads nothing for too long, ends the
 generation at once.
+
+What is there for a stream when its task comes to run is one write. Where the server offers WRITE_EXTENSION, a write
+that need not wait goes straight to the connection, past the layers around the app: they have seen the head, and none of
+them changes a body.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
+from typing import Protocol
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headway.core.output import TextDelta
 from headway.errors import HeadwayError
 from headway.observe.logs import get_logger
 from headway.server.disconnect import run_watched
@@ -25,9 +31,28 @@ log = get_logger("headway.server")
 DONE = b"data: [DONE]\n\n"
 ABORT_EXTENSION = "headway.abort_connection"
 """In scope["extensions"], where the server offers it: a call that drops the connection, unsent bytes included."""
+WRITE_EXTENSION = "headway.write_body"
+"""In scope["extensions"], where the server offers it: a call that takes a piece of the body (the head was sent, more
+follows) and writes it; False, and nothing was done, where the piece has to wait or to be sent the usual way."""
 
-Events = Callable[[Generation], AsyncGenerator[bytes, None]]
-"""Turns a generation into the bytes of its events, [DONE] left out. Each item is one or more whole events."""
+
+class Chunks(Protocol):
+    """How one API writes one generation's events, [DONE] left out. Each call gives whole events, or nothing."""
+
+    def begin(self) -> bytes:
+        """Before the first delta."""
+        ...
+
+    def chunk(self, index: int, delta: TextDelta) -> bytes:
+        """Of each delta, in order; `index` is its choice's."""
+        ...
+
+    def end(self) -> bytes:
+        """After the last delta."""
+        ...
+
+
+Events = Callable[[Generation], Chunks]
 
 _encoder = msgspec.json.Encoder()
 
@@ -35,6 +60,23 @@ _encoder = msgspec.json.Encoder()
 def event(body: object) -> bytes:
     """One event. JSON has no raw line feeds, so one data line is enough."""
     return b"data: " + _encoder.encode(body) + b"\n\n"
+
+
+class EventTemplate:
+    """Events that differ in one string only, written by putting the string between what is the same.
+
+    Args:
+        make_event: the event of a string. It is encoded once; the string must be in it once.
+    """
+
+    _MARK = "\x00headway\x00"  # control characters: escaped in JSON, and in no id, so that it is found again
+
+    def __init__(self, make_event: Callable[[str], bytes]) -> None:
+        self._head, _, self._tail = make_event(self._MARK).rpartition(_encoder.encode(self._MARK))
+
+    def fill(self, text: str) -> bytes:
+        """make_event(text)."""
+        return b"%b%b%b" % (self._head, _encoder.encode(text), self._tail)
 
 
 class SlowReader(Exception):
@@ -61,36 +103,64 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ClientGone if the client left."""
+        extensions = scope.get("extensions") or {}
+        writer = _Writer(send, extensions.get(WRITE_EXTENSION, _write_nothing), self._write_timeout_s)
         async with self._generation:
             try:
-                await run_watched(receive, self._send_all(send))
+                await run_watched(receive, self._send_all(send, writer))
             except SlowReader:
                 log.warning("a stream's reader was too slow", write_timeout_s=self._write_timeout_s)
-                abort = scope.get("extensions", {}).get(ABORT_EXTENSION)
+                abort = extensions.get(ABORT_EXTENSION)
                 if abort is not None:
                     abort()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, writer: "_Writer") -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         # Each exception here belongs to this request alone: it is told in the stream, and the server goes on.
         try:
-            async with aclosing(self._events(self._generation)) as events:
-                async for data in events:
-                    await self._write(send, data, more_body=True)
+            await self._send_chunks(writer)
         except SlowReader:
             raise
         except HeadwayError as error:
             log.warning("a stream failed", code=error.code, error=error.message[:500])
-            await self._write(send, event(error_body(error)), more_body=True)
+            await writer.write(event(error_body(error)))
         except Exception as error:
             log.exception("a stream failed")
-            await self._write(send, event(error_body(error)), more_body=True)
+            await writer.write(event(error_body(error)))
         await self._generation.aclose()
-        await self._write(send, DONE, more_body=False)
+        await writer.write(DONE, more_body=False)
 
-    async def _write(self, send: Send, data: bytes, *, more_body: bool) -> None:
+    async def _send_chunks(self, writer: "_Writer") -> None:
+        chunks = self._events(self._generation)
+        chunk, try_write = chunks.chunk, writer.try_write
+        await writer.write(chunks.begin())
+        async with aclosing(self._generation.batches()) as batches:
+            async for batch in batches:
+                data = b"".join([chunk(index, delta) for index, delta in batch])
+                if data and not try_write(data):
+                    await writer.write(data)
+        await writer.write(chunks.end())
+
+
+class _Writer:
+    """A body's way out: at once where it need not wait, else by send, which waits for the client to read."""
+
+    def __init__(self, send: Send, try_write: Callable[[bytes], bool], timeout_s: float) -> None:
+        self.try_write = try_write
+        self._send = send
+        self._timeout_s = timeout_s
+
+    async def write(self, data: bytes, *, more_body: bool = True) -> None:
+        """Raises SlowReader."""
+        if more_body and not data:
+            return
         try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await send({"type": "http.response.body", "body": data, "more_body": more_body})
+            async with asyncio.timeout(self._timeout_s):
+                await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
         except TimeoutError:
             raise SlowReader from None
+
+
+def _write_nothing(data: bytes) -> bool:
+    """Where the server has no WRITE_EXTENSION."""
+    return False

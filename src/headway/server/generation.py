@@ -1,7 +1,7 @@
 """One HTTP request's generations: its streams opened together, read as one, metered, and closed whatever happens."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -32,7 +32,7 @@ class Choice:
 class Generation:
     """Accepted requests of one HTTP request, one a prompt. Choice i of prompt p has the index p * n + i.
 
-    Iterate it once; close it always (`async with`): what still runs is aborted.
+    Read it once, by batches() or collect(); close it always (`async with`): what still runs is aborted.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """So far, of all prompts; final once the iteration has ended."""
+        """So far, of all prompts; final once all was read."""
         usages = [stream.usage for stream in self._streams]
         return Usage(
             sum(usage.num_prompt_tokens for usage in usages),
@@ -79,17 +79,16 @@ class Generation:
             sum(usage.num_cached_tokens for usage in usages),
         )
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, TextDelta]]:
-        """(choice index, delta) as they come. Raises the first stream's HeadwayError."""
+    async def batches(self) -> AsyncGenerator[list[tuple[int, TextDelta]], None]:
+        """(choice index, delta) as they come, those that are there together. Raises the first stream's HeadwayError."""
         try:
             if len(self._streams) == 1:
-                async for delta in self._streams[0]:
-                    self._meter(0, delta)
-                    yield delta.choice, delta
+                read = self._streams[0].read
+                while deltas := await read():
+                    yield self._meter(0, deltas)
             else:
                 async for prompt, delta in _merge(self._streams):
-                    self._meter(prompt, delta)
-                    yield prompt * self._n + delta.choice, delta
+                    yield self._meter(prompt, (delta,))
         except Exception:
             self._end_reason = "error"
             raise
@@ -98,13 +97,14 @@ class Generation:
         """All choices whole, by index."""
         choices = [Choice() for _ in range(self.num_choices)]
         texts: list[list[str]] = [[] for _ in choices]
-        async for index, delta in self:
-            choice = choices[index]
-            texts[index].append(delta.text)
-            choice.token_ids += delta.token_ids
-            choice.logprobs += delta.logprobs
-            if delta.finish_reason is not None:
-                choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
+        async for batch in self.batches():
+            for index, delta in batch:
+                choice = choices[index]
+                texts[index].append(delta.text)
+                choice.token_ids += delta.token_ids
+                choice.logprobs += delta.logprobs
+                if delta.finish_reason is not None:
+                    choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
         for choice, parts in zip(choices, texts, strict=True):
             choice.text = "".join(parts)
         return choices
@@ -124,11 +124,15 @@ class Generation:
     ) -> None:
         await self.aclose()
 
-    def _meter(self, prompt: int, delta: TextDelta) -> None:
-        if delta.token_ids:
-            self._meters[prompt].on_tokens(delta.choice, len(delta.token_ids), self._clock.now())
-        if delta.finish_reason is not None:
-            self._meters[prompt].on_finish(delta.choice, delta.finish_reason)
+    def _meter(self, prompt: int, deltas: Sequence[TextDelta]) -> list[tuple[int, TextDelta]]:
+        """Counts deltas of a prompt; they with the indexes of their choices."""
+        meter, now_s, first = self._meters[prompt], self._clock.now(), prompt * self._n
+        for delta in deltas:
+            if delta.token_ids:
+                meter.on_tokens(delta.choice, len(delta.token_ids), now_s)
+            if delta.finish_reason is not None:
+                meter.on_finish(delta.choice, delta.finish_reason)
+        return [(first + delta.choice, delta) for delta in deltas]
 
 
 async def _open_streams(state: ServerState, requests: Sequence[GenerateRequest]) -> list[GenerateStream]:

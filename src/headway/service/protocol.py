@@ -46,6 +46,13 @@ class GenerateStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[TextDelta]: ...
 
+    async def read(self) -> Sequence[TextDelta]:
+        """What the iterator would give next: the deltas that are there (not more than fits one write), or the next one.
+
+        Empty at the end. Raises the error event's HeadwayError, once.
+        """
+        ...
+
     async def __aenter__(self) -> "GenerateStream": ...
 
     async def __aexit__(
@@ -105,7 +112,7 @@ class Service(Protocol):
         ...
 
     async def start(self) -> None:
-        """Starts what is to be resident from the beginning; returns at once, the load goes on."""
+        """Starts what is to be resident from the beginning; returns at once, the load goes on. Again: nothing."""
         ...
 
     async def drain(self, timeout_s: float) -> None:

@@ -36,15 +36,23 @@ class Detokenizer:
         self._left_out: Set[int] = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._decoder = _Utf8Decoder(errors="replace")
         self._drops_space = tokenizer.strips_leading_space and not continues
+        self._is_whole = True
+        """Nothing is held back."""
 
     def push(self, token_ids: Iterable[int]) -> str:
         """The whole characters that these tokens complete; may be empty."""
         left_out = self._left_out
-        new = b"".join(self._token_bytes(token_id) for token_id in token_ids if token_id not in left_out)
-        return self._without_first_space(self._decoder.decode(new))
+        new = b"".join([self._token_bytes(token_id) for token_id in token_ids if token_id not in left_out])
+        if self._is_whole and new.isascii():
+            text = new.decode("ascii")
+        else:
+            text = self._decoder.decode(new)
+            self._is_whole = not self._decoder.getstate()[0]
+        return self._without_first_space(text) if self._drops_space else text
 
     def flush(self) -> str:
         """What is held back, as U+FFFD, once. Call it at the end of the stream; a second call gives nothing."""
+        self._is_whole = True
         return self._without_first_space(self._decoder.decode(b"", final=True))
 
     def _without_first_space(self, text: str) -> str:

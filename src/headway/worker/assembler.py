@@ -44,10 +44,11 @@ class ChoiceAssembler:
         if self.is_ended:
             self.num_overshoot += len(event.token_ids)
             return None
-        if self._is_plain and event.finish_reason is None and event.token_ids:
-            self.num_tokens += len(event.token_ids)
-            return TextDelta(self.choice, self._detokenizer.push(event.token_ids), tuple(event.token_ids))
-        if not event.token_ids and event.finish_reason is None:
+        token_ids = event.token_ids
+        if self._is_plain and event.finish_reason is None and token_ids:
+            self.num_tokens += len(token_ids)
+            return TextDelta(self.choice, self._detokenizer.push(token_ids), tuple(token_ids))
+        if not token_ids and event.finish_reason is None:
             return None
         num_with_text = len(event.token_ids)
         if event.finish_reason == "stop" and num_with_text and not self._sampling.include_stop_str_in_output:

@@ -3,7 +3,7 @@
 The client applies the worker's events; the reader takes deltas. Between them is a queue that is watched: a reader that
 lets too much lie gets its request held (not scheduled), and after a while aborted. All on the event loop's thread.
 
-    worker events -> apply() -> one ChoiceAssembler a choice -> queue -> __anext__() -> reader
+    worker events -> apply() -> one ChoiceAssembler a choice -> queue -> read(), __anext__() -> reader
                                   | stop string: Abort(choice)    | full: Hold(true)   | half empty: Hold(false)
 """
 
@@ -22,6 +22,8 @@ from headway.worker.prompt import PreparedRequest
 
 _TOKEN_BYTES = 8
 _LOGPROB_BYTES = 32
+MAX_DELTAS_A_READ = 32
+"""What a reader who comes late is given at once: few enough for one write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +79,32 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> TextDelta:
-        while not self._queue:
+        deltas = await self.read(1)
+        if not deltas:
+            raise StopAsyncIteration
+        return deltas[0]
+
+    async def read(self, max_deltas: int = MAX_DELTAS_A_READ) -> list[TextDelta]:
+        """The deltas that are there, at least one and in order, waiting for it; none at the end. Raises the error."""
+        queue = self._queue
+        while not queue:
             if self._error is not None and not self._is_closed:
                 self._is_closed = True
                 raise self._error
             if self._is_closed or not self._num_live:
-                raise StopAsyncIteration
+                return []
             self._waiter = self._loop.create_future()
             await self._waiter
-        delta, weight = self._queue.popleft()
+        delta, weight = queue.popleft()
+        deltas = [delta]
+        while queue and len(deltas) < max_deltas:
+            delta, more = queue.popleft()
+            deltas.append(delta)
+            weight += more
         self._unread_bytes -= weight
         if self.is_held:
             self._on_read_while_held()
-        return delta
+        return deltas
 
     async def __aenter__(self) -> "RequestStream":
         return self

@@ -1,7 +1,8 @@
 """Generations to the plain routes' answers."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
+from headway.core.output import TextDelta
 from headway.server.basic.schema import GeneratedText, GeneratedTexts, TokenEventOut
 from headway.server.events import event
 from headway.server.generation import Choice, Generation
@@ -24,13 +25,29 @@ class PlainAnswers:
         n = generation.num_choices // len(self._prompts)
         return GeneratedTexts([self._prefix(i // n) + choice.text for i, choice in enumerate(choices)])
 
-    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+    def events(self, generation: Generation) -> "PlainChunks":
         """/generate_stream: what each choice's text gains; its prompt first, if it was asked for."""
-        if self._return_full_text:
-            yield b"".join(event(TokenEventOut(self._prompts[0], i)) for i in range(generation.num_choices))
-        async for index, delta in generation:
-            if delta.text:
-                yield event(TokenEventOut(delta.text, index))
+        indexes = range(generation.num_choices if self._return_full_text else 0)
+        return PlainChunks(b"".join(event(TokenEventOut(self._prompts[0], i)) for i in indexes))
 
     def _prefix(self, prompt: int) -> str:
         return self._prompts[prompt] if self._return_full_text else ""
+
+
+class PlainChunks:
+    """The events of /generate_stream (server/events.Chunks)."""
+
+    def __init__(self, first: bytes) -> None:
+        self._first = first
+
+    def begin(self) -> bytes:
+        """The prompts, where they were asked for."""
+        return self._first
+
+    def chunk(self, index: int, delta: TextDelta) -> bytes:
+        """What the text gained."""
+        return event(TokenEventOut(delta.text, index)) if delta.text else b""
+
+    def end(self) -> bytes:
+        """Nothing: the end of the stream says it."""
+        return b""

@@ -1,5 +1,7 @@
 """OpenAI's routes: they read, convert, and answer."""
 
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
 from headway.errors import ModelNotFound
@@ -7,6 +9,7 @@ from headway.server.answer import Shapes, answer
 from headway.server.body import read_body
 from headway.server.errors import json_response
 from headway.server.openai.answers import ChatAnswers, CompletionAnswers, Options
+from headway.server.openai.chunks import ChatChunks, CompletionChunks
 from headway.server.openai.convert import chat_request, completion_requests
 from headway.server.openai.schema import ChatBody, CompletionBody, GenerateBody, ModelList, ModelOut
 from headway.server.openapi import takes
@@ -37,8 +40,8 @@ async def chat_completions(request: Request) -> Response:
     body = await read_body(request, ChatBody)
     defaults = await state_of(request).service.generation_defaults(body.model) if body.model else {}
     generate = chat_request(body, defaults)
-    answers = ChatAnswers(_options(body, generate.request_id, has_logprobs=bool(body.logprobs)))
-    shapes = Shapes(answers.whole, answers.events)
+    options = _options(body, generate.request_id, has_logprobs=bool(body.logprobs))
+    shapes = Shapes(ChatAnswers(options).whole, partial(ChatChunks, options))
     return await answer(request, [generate], shapes, is_stream=bool(body.stream))
 
 
@@ -50,8 +53,7 @@ async def completions(request: Request) -> Response:
     requests = completion_requests(body, defaults)
     answer_id = requests[0].request_id.rpartition("-")[0]
     options = _options(body, answer_id, has_logprobs=body.logprobs is not None, has_top_logprobs=bool(body.logprobs))
-    answers = CompletionAnswers(options)
-    shapes = Shapes(answers.whole, answers.events)
+    shapes = Shapes(CompletionAnswers(options).whole, partial(CompletionChunks, options))
     return await answer(request, requests, shapes, is_stream=bool(body.stream))
 
 

@@ -1,0 +1,144 @@
+"""Generations to OpenAI's streamed answers, for chat and for completions (server/events.Chunks).
+
+A stream of one choice: a chunk with the role (chat only), chunks with content (finish_reason null), one chunk with an
+empty delta and the finish_reason; then, if asked for, one with choices [] and the usage. id, created and model are the
+same in all chunks, so most are written by putting a string into a template.
+"""
+
+from functools import partial
+
+from msgspec import UNSET
+
+from headway.core.output import TextDelta
+from headway.server.events import EventTemplate, event
+from headway.server.generation import Generation
+from headway.server.openai.answers import (
+    ObjectName,
+    Options,
+    completion_part,
+    make_answer,
+    told_token_ids,
+    usage_out,
+)
+from headway.server.openai.logprobs import chat_logprobs
+from headway.server.openai.schema import ChatChunkChoice, CompletionChoice, Delta, UsageOut
+
+
+class ChatChunks:
+    """chat.completion.chunk (server/events.Chunks)."""
+
+    def __init__(self, options: Options, generation: Generation) -> None:
+        self._options = options
+        self._generation = generation
+        self._started: set[int] = set()
+        self._templates: dict[int, EventTemplate] = {}
+
+    def begin(self) -> bytes:
+        """Nothing: the first chunk comes with the first delta."""
+        return b""
+
+    def chunk(self, index: int, delta: TextDelta) -> bytes:
+        """The role, if it is the choice's first; the content, if there is any or tokens to tell of; the end."""
+        template = self._templates.get(index)
+        if template is not None and delta.finish_reason is None:
+            return template.fill(delta.text) if delta.text else b""
+        parts = [] if index in self._started else [ChatChunkChoice(index, Delta("assistant", ""))]
+        is_first = not self._started
+        self._started.add(index)
+        if not (self._options.has_logprobs or self._options.return_token_ids):
+            self._templates[index] = EventTemplate(partial(self._content, index))
+        parts += self._parts(index, delta)
+        return b"".join([self._encode([part], has_prompt=is_first and not place) for place, part in enumerate(parts)])
+
+    def end(self) -> bytes:
+        """The usage, if it was asked for."""
+        return self._encode([], usage=usage_out(self._generation.usage)) if self._options.include_usage else b""
+
+    def _content(self, index: int, text: str) -> bytes:
+        return self._encode([ChatChunkChoice(index, Delta(content=text))])
+
+    def _parts(self, index: int, delta: TextDelta) -> list[ChatChunkChoice]:
+        parts = []
+        options = self._options
+        if _has_content(options, delta):
+            logprobs = chat_logprobs(delta.logprobs) if options.has_logprobs and delta.logprobs else None
+            ids = told_token_ids(options, delta.token_ids)
+            parts.append(ChatChunkChoice(index, Delta(content=delta.text), logprobs, token_ids=ids))
+        if delta.finish_reason is not None:
+            end = ChatChunkChoice(index, Delta(), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason)
+            parts.append(end)
+        return parts
+
+    def _encode(
+        self, choices: list[ChatChunkChoice], *, usage: UsageOut | None = None, has_prompt: bool = False
+    ) -> bytes:
+        name: ObjectName = "chat.completion.chunk"
+        return _chunk(self._options, name, self._generation, choices, usage=usage, has_prompt=has_prompt)
+
+
+class CompletionChunks:
+    """text_completion in pieces (server/events.Chunks): text, then an empty one with the finish_reason, a choice."""
+
+    def __init__(self, options: Options, generation: Generation) -> None:
+        self._options = options
+        self._generation = generation
+        self._num_characters: dict[int, int] = {}
+        self._is_first = True
+        self._templates: dict[int, EventTemplate] = {}
+
+    def begin(self) -> bytes:
+        """Nothing: completions have no role to tell."""
+        return b""
+
+    def chunk(self, index: int, delta: TextDelta) -> bytes:
+        """The text, if there is any or tokens to tell of, and the end."""
+        template = self._templates.get(index)
+        if template is not None and delta.finish_reason is None:
+            return template.fill(delta.text) if delta.text else b""
+        options = self._options
+        if not (options.has_logprobs or options.return_token_ids):
+            self._templates[index] = EventTemplate(partial(self._text, index))
+        parts = []
+        if _has_content(options, delta):
+            part, num_characters = completion_part(options, index, delta, None, self._num_characters.get(index, 0))
+            self._num_characters[index] = num_characters
+            parts.append(part)
+        if delta.finish_reason is not None:
+            end = CompletionChoice(index, "", finish_reason=delta.finish_reason, stop_reason=delta.stop_reason)
+            parts.append(end)
+        is_first, self._is_first = self._is_first, self._is_first and not parts
+        return b"".join([self._encode([part], has_prompt=is_first and not place) for place, part in enumerate(parts)])
+
+    def end(self) -> bytes:
+        """The usage, if it was asked for."""
+        return self._encode([], usage=usage_out(self._generation.usage)) if self._options.include_usage else b""
+
+    def _text(self, index: int, text: str) -> bytes:
+        return self._encode([CompletionChoice(index, text)])
+
+    def _encode(
+        self, choices: list[CompletionChoice], *, usage: UsageOut | None = None, has_prompt: bool = False
+    ) -> bytes:
+        name: ObjectName = "text_completion"
+        return _chunk(self._options, name, self._generation, choices, usage=usage, has_prompt=has_prompt)
+
+
+def _has_content(options: Options, delta: TextDelta) -> bool:
+    """Whether a chunk tells more than the end."""
+    return bool(
+        delta.text or (delta.logprobs and options.has_logprobs) or (delta.token_ids and options.return_token_ids)
+    )
+
+
+def _chunk(
+    options: Options,
+    object_name: ObjectName,
+    generation: Generation,
+    choices: list[ChatChunkChoice] | list[CompletionChoice],
+    *,
+    usage: UsageOut | None,
+    has_prompt: bool,
+) -> bytes:
+    """One event. Where usage was asked for, all chunks but the last have it as null."""
+    usage_field = usage if options.include_usage else UNSET
+    return event(make_answer(options, object_name, generation, choices, usage=usage_field, has_prompt=has_prompt))

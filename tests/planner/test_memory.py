@@ -8,7 +8,9 @@ from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
 from headway.model import make_program
-from headway.planner.memory import plan_memory, size_text
+from headway.planner.costs import size_text
+from headway.planner.memory import plan_memory
+from headway.planner.torch_costs import torch_costs
 
 SHAPE = ModelShape(
     architecture="llama",
@@ -32,7 +34,8 @@ GIB = 1 << 30
 
 
 def plan(available=GIB, dtype="float32", **config):
-    return plan_memory(PROGRAM, dtype, EngineConfig(**config), available)
+    made = EngineConfig(**config)
+    return plan_memory(PROGRAM, torch_costs(PROGRAM, dtype, made), made, available)
 
 
 def test_weights_and_a_token_of_kv_cost_what_their_elements_cost():
@@ -111,7 +114,8 @@ def test_the_workspace_grows_with_the_step_and_with_the_vocabulary():
     more_scores = 64 * 512 * 4
     assert wide.workspace_bytes - small.workspace_bytes == 64 * (64 + 3 * 128) * 4 + more_scores
     bigger = make_program(dataclasses.replace(SHAPE, vocab_size=2000))
-    more = plan_memory(bigger, "float32", EngineConfig(max_num_batched_tokens=64, max_num_seqs=4), GIB)
+    config = EngineConfig(max_num_batched_tokens=64, max_num_seqs=4)
+    more = plan_memory(bigger, torch_costs(bigger, "float32", config), config, GIB)
     assert more.workspace_bytes - small.workspace_bytes == 4 * 1000 * 4
 
 

@@ -21,7 +21,7 @@ from headway.cache.kv_store import KVStore
 from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.checkpoint.match import match_tensors
 from headway.checkpoint.raw import RawTensor
-from headway.checkpoint.weights import ZeroFilledWeights
+from headway.checkpoint.weights import MappedWeights, ZeroFilledWeights
 from headway.config import EngineConfig
 from headway.engine.engine import Engine, make_scheduler_limits
 from headway.engine.sampler import Sampler
@@ -32,11 +32,15 @@ from headway.executor.factory import EXECUTORS, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
 from headway.observe.machine import available_memory_bytes, isa_flags, usable_cores
+from headway.planner.costs import Costs
 from headway.planner.memory import MemoryPlan, plan_memory
+from headway.planner.native_costs import native_costs
+from headway.planner.torch_costs import torch_costs
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[wire.Loading], None]
+FileWeights = MappedWeights | ZeroFilledWeights
 MAX_BLOCK_SIZE = 1024
 MAX_THREADS = 4096
 _REPORT_INTERVAL_S = 0.1
@@ -60,11 +64,13 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     checkpoint = open_checkpoint(source)
     program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
     weights, unmatched = _match(program, checkpoint, config)
-    dtype = choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags())
-    plan = plan_memory(program, dtype, config, available_memory_bytes())
+    costs = _make_costs(program, checkpoint, weights, config)
+    plan = plan_memory(program, costs, config, available_memory_bytes())
     store = _make_store(program, plan)
     progress.tell("read", 0.0)
     executor = make_executor(program, _ReportedWeights(weights, progress), store, config)
+    weights.check_unchanged()
+    weights.close()
     progress.tell("warm")
     _warm_up(executor, plan)
     engine = _make_engine(executor, checkpoint, config, plan)
@@ -140,7 +146,7 @@ def _check_config(config: EngineConfig) -> None:
         )
 
 
-def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tuple[Weights, list[str]]:
+def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tuple[FileWeights, list[str]]:
     """The weights that the program wants, and what did not match (only without `strict`)."""
     wanted = program.weights
     unmatched = match_tensors(wanted, checkpoint.weights, strict=config.strict)
@@ -149,12 +155,21 @@ def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tu
     return (ZeroFilledWeights(wanted, checkpoint.weights) if unmatched else checkpoint.weights), unmatched
 
 
+def _make_costs(program: Program, checkpoint: Checkpoint, weights: FileWeights, config: EngineConfig) -> Costs:
+    """What the executor that the config names makes of the model."""
+    executor: str = EXECUTORS[0] if config.executor == "auto" else config.executor
+    if executor == "native":
+        types = {name: weights.type_of(name) for name in program.weights}
+        return native_costs(program, types, config, config.threads or usable_cores())
+    return torch_costs(program, choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags()), config)
+
+
 def _make_store(program: Program, plan: MemoryPlan) -> KVStore:
     return KVStore(
         program.caches,
         num_blocks=plan.num_blocks,
         block_size=plan.block_size,
-        dtype=plan.dtype,
+        dtype=plan.kv_dtype,
         available_bytes=plan.available_bytes,
     )
 
@@ -193,6 +208,7 @@ def _make_info(
         "weights_bytes": plan.weights_bytes,
         "workspace_bytes": plan.workspace_bytes,
         "dtype": plan.dtype,
+        "kv_cache_dtype": plan.kv_dtype,
         "executor": EXECUTORS[0] if config.executor == "auto" else config.executor,
         "load_s": load_s,
         "plan": plan.lines(),

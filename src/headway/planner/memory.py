@@ -3,16 +3,13 @@
 available  [ weights | workspace | KV pool: num_blocks x block_size tokens | left to the machine ]
 """
 
-import math
 from dataclasses import dataclass
 
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
-from headway.model.ops import Embed, Linear
 from headway.model.program import Program
-from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
+from headway.planner.costs import Costs, size_text
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 DEFAULT_KV_FRACTION = 0.25
 """Of the memory that is available, where the config says nothing."""
 
@@ -22,6 +19,10 @@ class MemoryPlan:
     """Where a model's memory goes, in bytes, and the context that fits."""
 
     dtype: str
+    """What most bytes of the weights are held in."""
+    weights_text: str
+    """What all of them are held in, for people."""
+    kv_dtype: str
     weights_bytes: int
     workspace_bytes: int
     """The most that a step holds beside weights and KV."""
@@ -52,9 +53,9 @@ class MemoryPlan:
         """The plan for a terminal, a line each."""
         num_contexts = self.num_blocks / -(-self.max_model_len // self.block_size)
         lines = [
-            f"weights    {size_text(self.weights_bytes)} in {self.dtype}",
+            f"weights    {size_text(self.weights_bytes)} in {self.weights_text}",
             f"KV cache   {size_text(self.kv_bytes)}: {self.kv_tokens:,} tokens in {self.num_blocks:,} blocks of "
-            f"{self.block_size}, {self.kv_bytes_per_token:,} bytes a token; mapped as it is used",
+            f"{self.block_size}, {self.kv_bytes_per_token:,} bytes a token in {self.kv_dtype}; mapped as it is used",
             f"workspace  {size_text(self.workspace_bytes)} at most",
             f"together   {size_text(self.total_bytes)} of {size_text(self.available_bytes)} available",
             f"context    {self.max_model_len:,} tokens; the cache holds {num_contexts:,.1f} of these at once",
@@ -68,7 +69,7 @@ class MemoryPlan:
         return "\n".join(self.lines())
 
 
-def plan_memory(program: Program, dtype: str, config: EngineConfig, available_bytes: int) -> MemoryPlan:
+def plan_memory(program: Program, costs: Costs, config: EngineConfig, available_bytes: int) -> MemoryPlan:
     """The plan of a model.
 
     1. The pool is kv_cache_memory bytes, or that fraction of what is available; where it says nothing, the least of 25%
@@ -78,7 +79,7 @@ def plan_memory(program: Program, dtype: str, config: EngineConfig, available_by
 
     Args:
         program: of the model.
-        dtype: what weights and KV are held in.
+        costs: what its executor makes of it: torch_costs or native_costs.
         config: max_model_len, max_num_seqs, max_num_batched_tokens, block_size and kv_cache_memory are read.
         available_bytes: observe.machine.available_memory_bytes() before the load.
 
@@ -88,16 +89,16 @@ def plan_memory(program: Program, dtype: str, config: EngineConfig, available_by
     """
     _check_config(config, program)
     wanted_len = config.max_model_len or program.max_position
-    weights_bytes = (program.num_weights + _num_repacked(program)) * DTYPE_BYTES[dtype]
-    workspace_bytes = _workspace_bytes(program, dtype, config, wanted_len)
-    token_bytes = sum(cache.elements_per_token for cache in program.caches) * DTYPE_BYTES[dtype]
-    left = available_bytes - weights_bytes - workspace_bytes
+    left = available_bytes - costs.weights_bytes - costs.workspace_bytes
+    token_bytes = costs.kv_bytes_per_token
     block_bytes = token_bytes * config.block_size
     num_blocks = _kv_bytes(config, available_bytes, left, token_bytes, wanted_len) // block_bytes  # 1
     plan = MemoryPlan(
-        dtype=dtype,
-        weights_bytes=weights_bytes,
-        workspace_bytes=workspace_bytes,
+        dtype=costs.dtype,
+        weights_text=costs.weights_text,
+        kv_dtype=costs.kv_dtype,
+        weights_bytes=costs.weights_bytes,
+        workspace_bytes=costs.workspace_bytes,
         kv_bytes=num_blocks * block_bytes,
         kv_bytes_per_token=token_bytes,
         block_size=config.block_size,
@@ -127,13 +128,6 @@ def _check_config(config: EngineConfig, program: Program) -> None:
         )
     if memory is not None and memory <= 0:
         raise InvalidConfig(f"kv_cache_memory is {memory} bytes; it must be over 0", param="kv_cache_memory")
-
-
-def _num_repacked(program: Program) -> int:
-    """Elements of tables that products use too: an executor lays these out for each use (a tied embedding)."""
-    tables = {op.table for op in program.ops if isinstance(op, Embed)}
-    shared = tables & {op.weight for op in program.ops if isinstance(op, Linear)}
-    return sum(math.prod(program.weights[name]) for name in shared)
 
 
 def _kv_bytes(config: EngineConfig, available: int, left: int, token_bytes: int, max_model_len: int) -> int:
@@ -171,35 +165,3 @@ def _check_fits(plan: MemoryPlan, config: EngineConfig) -> None:
             f"--max-model-len, or give --kv-cache-memory at least {blocks * block_bytes}",
             param="max_model_len",
         )
-
-
-def _workspace_bytes(program: Program, dtype: str, config: EngineConfig, max_model_len: int) -> int:
-    """The widest moment of a full step, its logits, and what attention gathers and masks."""
-    size = DTYPE_BYTES[dtype]
-    num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-    values = config.max_num_batched_tokens * _peak_width(program) * size
-    logits = num_rows * program.vocab_size * (4 if size == 4 else 4 + size)
-    gathered_tokens = min(max(MAX_GATHERED_TOKENS, max_model_len), config.max_num_seqs * max_model_len)
-    widest = max((cache.num_kv_heads * max(cache.qk_dim, cache.v_dim) for cache in program.caches), default=0)
-    scores = min(MAX_ATTENTION_SCORES, config.max_num_batched_tokens * max_model_len)
-    return values + logits + 2 * gathered_tokens * widest * size + scores * size
-
-
-def _peak_width(program: Program) -> int:
-    """Elements of a token's live values at the widest moment; values after SelectRows are not a token's."""
-    widths = program.token_widths()
-    last_use = {name: at for at, op in enumerate(program.ops) for name in op.inputs}
-    live = peak = 0
-    for at, op in enumerate(program.ops):
-        live += widths.get(op.out, 0)
-        peak = max(peak, live)
-        live -= sum(widths.get(name, 0) for name in set(op.inputs) if last_use[name] == at)
-    return peak
-
-
-def size_text(num_bytes: int) -> str:
-    """Bytes for people: 512 B, 1.5 MiB, 3.2 GiB."""
-    size, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while abs(size) >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

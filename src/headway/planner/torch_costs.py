@@ -1,0 +1,76 @@
+"""What the torch executor makes of a Program: one number type for weights, values, K and V."""
+
+import math
+
+from headway.config import EngineConfig
+from headway.errors import InvalidConfig
+from headway.model.ops import Embed, Linear
+from headway.model.program import Program
+from headway.planner.costs import Costs
+from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def torch_costs(program: Program, dtype: str, config: EngineConfig) -> Costs:
+    """The costs in `dtype`. Raises InvalidConfig for what only the native executor has: quantization, an int8 cache.
+
+    Args:
+        config: max_model_len, max_num_seqs, max_num_batched_tokens, quantization and kv_cache_dtype are read.
+    """
+    _check_config(dtype, config)
+    size = DTYPE_BYTES[dtype]
+    return Costs(
+        dtype=dtype,
+        weights_text=dtype,
+        weights_bytes=(program.num_weights + _num_repacked(program)) * size,
+        workspace_bytes=_workspace_bytes(program, dtype, config, config.max_model_len or program.max_position),
+        kv_dtype=dtype,
+        kv_bytes_per_token=sum(cache.elements_per_token for cache in program.caches) * size,
+    )
+
+
+def _check_config(dtype: str, config: EngineConfig) -> None:
+    if config.quantization is not None:
+        raise InvalidConfig(
+            f"quantization is {config.quantization}, which the torch executor does not have: take --executor native, "
+            "or a quantised GGUF file",
+            param="quantization",
+        )
+    if config.kv_cache_dtype not in ("auto", dtype):
+        raise InvalidConfig(
+            f"kv_cache_dtype is {config.kv_cache_dtype}; the torch executor keeps K and V in its dtype, {dtype}: leave "
+            "it out, or take --executor native",
+            param="kv_cache_dtype",
+        )
+
+
+def _num_repacked(program: Program) -> int:
+    """Elements of tables that products use too: an executor lays these out for each use (a tied embedding)."""
+    tables = {op.table for op in program.ops if isinstance(op, Embed)}
+    shared = tables & {op.weight for op in program.ops if isinstance(op, Linear)}
+    return sum(math.prod(program.weights[name]) for name in shared)
+
+
+def _workspace_bytes(program: Program, dtype: str, config: EngineConfig, max_model_len: int) -> int:
+    """The widest moment of a full step, its logits, and what attention gathers and masks."""
+    size = DTYPE_BYTES[dtype]
+    num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    values = config.max_num_batched_tokens * _peak_width(program) * size
+    logits = num_rows * program.vocab_size * (4 if size == 4 else 4 + size)
+    gathered_tokens = min(max(MAX_GATHERED_TOKENS, max_model_len), config.max_num_seqs * max_model_len)
+    widest = max((cache.num_kv_heads * max(cache.qk_dim, cache.v_dim) for cache in program.caches), default=0)
+    scores = min(MAX_ATTENTION_SCORES, config.max_num_batched_tokens * max_model_len)
+    return values + logits + 2 * gathered_tokens * widest * size + scores * size
+
+
+def _peak_width(program: Program) -> int:
+    """Elements of a token's live values at the widest moment; values after SelectRows are not a token's."""
+    widths = program.token_widths()
+    last_use = {name: at for at, op in enumerate(program.ops) for name in op.inputs}
+    live = peak = 0
+    for at, op in enumerate(program.ops):
+        live += widths.get(op.out, 0)
+        peak = max(peak, live)
+        live -= sum(widths.get(name, 0) for name in set(op.inputs) if last_use[name] == at)
+    return peak

@@ -1,0 +1,134 @@
+"""The native executor's costs of a small shape, worked out by hand."""
+
+import dataclasses
+
+import pytest
+
+from headway.checkpoint.shape import ModelShape, RopeShape
+from headway.config import EngineConfig
+from headway.errors import InvalidConfig, UnsupportedModel
+from headway.model import make_program
+from headway.model.program import Program
+from headway.planner.memory import plan_memory
+from headway.planner.native_costs import matrix_forms, native_costs, vocabulary_names
+from headway.planner.torch_costs import torch_costs
+
+SHAPE = ModelShape(
+    architecture="llama",
+    vocab_size=1000,
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=128,
+    max_position=512,
+    norm_eps=1e-5,
+    rope=RopeShape(dims=16),
+    is_tied=True,
+)
+PROGRAM = make_program(SHAPE)
+NORMS = 5 * 64 * 4
+GIB = 1 << 30
+
+
+def types_of(program: Program, kind: str, **others: str) -> dict[str, str]:
+    """All matrices of one type, but those that are named (with __ for .)."""
+    names = {name.replace("__", "."): other for name, other in others.items()}
+    return {name: names.get(name, kind if len(shape) == 2 else "F32") for name, shape in program.weights.items()}
+
+
+def costs(kind: str = "BF16", threads: int = 1, program: Program = PROGRAM, **config):
+    return native_costs(program, types_of(program, kind), EngineConfig(**config), threads)
+
+
+def matrices(bytes_of_64: int, bytes_of_128: int) -> int:
+    """Bytes of a layer's matrices, of panels of 16 rows with 64 columns and with 128."""
+    return 2 * (4 + 2 + 2 + 4 + 8 + 8) * bytes_of_64 + 2 * 4 * bytes_of_128
+
+
+def test_bf16_weights_are_two_bytes_each_and_a_tied_table_is_held_once() -> None:
+    table = 63 * 16 * 64 * 2  # 1000 rows in 63 panels
+    assert costs().weights_bytes == NORMS + table + matrices(16 * 64 * 2, 16 * 128 * 2)
+    untied = make_program(dataclasses.replace(SHAPE, is_tied=False))
+    assert costs(program=untied).weights_bytes == costs().weights_bytes + table
+    torch = torch_costs(PROGRAM, "bfloat16", EngineConfig())
+    assert torch.weights_bytes == torch_costs(untied, "bfloat16", EngineConfig()).weights_bytes  # laid out twice
+
+
+def test_q4_with_mins_is_ten_bytes_for_sixteen_weights() -> None:
+    def panel(cols: int) -> int:
+        return 16 * cols // 2 + 2 * (cols // 32) * 16 * 2
+
+    assert costs("Q4_1").weights_bytes == NORMS + 63 * panel(64) + matrices(panel(64), panel(128))
+    assert costs("Q4_1").dtype == "q4"
+
+
+def test_each_matrix_is_counted_in_its_own_form() -> None:
+    mixed = types_of(PROGRAM, "Q4_1", embed__weight="Q8_0")
+    made = native_costs(PROGRAM, mixed, EngineConfig(), 1)
+    table = 63 * (16 * 64 + 64)
+    assert made.weights_text == f"q8 ({table / 1024:.1f} KiB), q4 (45.0 KiB), float32 (1.2 KiB)"
+    assert made.dtype == "q8"
+
+
+@pytest.mark.parametrize(("quantization", "layers", "table"), [("int8", "q8", "q8"), ("int4", "q4", "q8"), (None,) * 3])
+def test_quantization_reaches_every_matrix(quantization, layers, table) -> None:
+    forms = matrix_forms(PROGRAM, types_of(PROGRAM, "F16"), EngineConfig(quantization=quantization))
+    assert {form.form for name, form in forms.items() if name != "embed.weight"} == {layers or "bf16"}
+    assert forms["embed.weight"].form == (table or "bf16")
+    assert len(forms) == 1 + 2 * 7
+
+
+def test_tables_and_heads_are_vocabulary() -> None:
+    assert vocabulary_names(PROGRAM) == {"embed.weight"}
+    untied = make_program(dataclasses.replace(SHAPE, is_tied=False))
+    assert vocabulary_names(untied) == {"embed.weight", "lm_head.weight"}
+
+
+def test_what_cannot_be_run_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="Q2_K"):
+        costs("Q2_K")
+    with pytest.raises(InvalidConfig, match="quantised already"):
+        costs("Q4_1", quantization="int8")
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_dtype", "num_bytes", "kv_dtype"),
+    [
+        ("auto", 2 * 2 * (16 + 16) * 2, "bfloat16"),
+        ("bfloat16", 2 * 2 * (16 + 16) * 2, "bfloat16"),
+        ("int8", 2 * 2 * (16 + 16 + 8), "int8"),  # a scale for K and one for V
+    ],
+)
+def test_a_token_of_kv(kv_cache_dtype, num_bytes, kv_dtype) -> None:
+    made = costs(kv_cache_dtype=kv_cache_dtype)
+    assert (made.kv_bytes_per_token, made.kv_dtype) == (num_bytes, kv_dtype)
+
+
+def test_torch_has_neither_quantization_nor_an_int8_cache() -> None:
+    with pytest.raises(InvalidConfig, match="quantization is int8, which the torch executor does not have"):
+        torch_costs(PROGRAM, "bfloat16", EngineConfig(quantization="int8"))
+    with pytest.raises(InvalidConfig, match=r"kv_cache_dtype is int8; the torch executor keeps K and V in .* float32"):
+        torch_costs(PROGRAM, "float32", EngineConfig(kv_cache_dtype="int8"))
+    assert torch_costs(PROGRAM, "bfloat16", EngineConfig(kv_cache_dtype="bfloat16")).kv_dtype == "bfloat16"
+
+
+def test_the_workspace_grows_with_tokens_logits_and_threads() -> None:
+    small = costs(max_num_batched_tokens=64, max_num_seqs=4).workspace_bytes
+    # At its widest a token holds the residual (64), its norm (64), gate and up (128 each); the norm made ready beside.
+    token = (64 + 64 + 128 + 128) * 4 + int(64 * (1 + 12 / 32 + 4))
+    assert costs(max_num_batched_tokens=128, max_num_seqs=4).workspace_bytes - small == 64 * token
+    # A row whose logits are wanted: selected and normed hidden rows, each counted as made ready too, and the logits.
+    row = 2 * (64 * 4 + int(64 * (1 + 12 / 32 + 4))) + 1008 * 4
+    assert costs(max_num_batched_tokens=64, max_num_seqs=5).workspace_bytes - small == row
+    scratch = 32 * 2 * (16 + 256 + 2 * 32 + 4) + 2 * 256 + 256 * 32
+    more = costs(threads=2, max_num_batched_tokens=64, max_num_seqs=4).workspace_bytes
+    assert more - small == 4 * scratch + 1000 * 2 * 4
+
+
+def test_the_plan_tells_the_forms_and_what_the_cache_is_kept_in() -> None:
+    config = EngineConfig(kv_cache_dtype="int8")
+    lines = plan_memory(PROGRAM, native_costs(PROGRAM, types_of(PROGRAM, "Q8_0"), config, 1), config, GIB).lines()
+    assert lines[0].startswith("weights") and "in q8 (" in lines[0] and "float32 (1.2 KiB)" in lines[0]  # noqa: PT018
+    assert "160 bytes a token in int8; mapped" in lines[1]

@@ -1,3 +1,95 @@
+// Attention on one thread, in GFLOPS (two a product of a query and a key or of a weight and a value, of what a causal
+// row sees) and GB/s of keys and values: prefills of one sequence, decodes of many. SmolLM2-135M's heads.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <random>
+#include <vector>
+
 #include "isa.h"
 
-int main() { return 0; }
+namespace {
+
+using namespace headway;
+
+constexpr int32_t num_heads = 9, num_kv_heads = 3, dim = 64, block_size = 16;
+
+struct Bench {
+    const ExecKernels& table;
+    KVType type;
+    int32_t sequences, context_len, num_tokens;
+    std::vector<char> k, v;
+    std::vector<float> scales, q, out, scratch;
+    std::vector<int32_t> blocks;
+    KVView view;
+    AttentionCall call{};
+
+    Bench(const ExecKernels& table, KVType type, int32_t sequences, int32_t context_len, int32_t num_tokens)
+        : table(table), type(type), sequences(sequences), context_len(context_len), num_tokens(num_tokens) {
+        const int64_t slots = static_cast<int64_t>(sequences) * context_len;
+        const int64_t bytes = slots * num_kv_heads * dim * (type == KVType::bf16 ? 2 : 1);
+        k.resize(bytes), v.resize(bytes), scales.resize(slots * num_kv_heads);
+        blocks.resize(slots / block_size);
+        std::iota(blocks.begin(), blocks.end(), 0);
+        std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
+        view = {type, block_size, num_kv_heads, dim, dim, k.data(), v.data(), scales.data(), scales.data()};
+        std::mt19937 random(2);
+        std::normal_distribution<float> normal;
+        std::vector<float> row(num_kv_heads * dim);
+        for (int64_t slot = 0; slot < slots; ++slot) {
+            for (float& value : row) value = normal(random);
+            table.write_kv(&view, row.data(), dim, row.data(), dim, &slot, 1, 0, num_kv_heads);
+        }
+        const int64_t rows = static_cast<int64_t>(std::max(sequences, num_tokens)) * num_heads * dim;
+        q.resize(rows), out.resize(rows);
+        for (float& value : q) value = normal(random);
+        call.kv = view, call.q = q.data(), call.ld_q = num_heads * dim, call.out = out.data(), call.ld_out = num_heads * dim;
+        call.num_heads = num_heads, call.scale = 0.125f, call.causal = true;
+        call.context_len = context_len, call.first_position = context_len - num_tokens;
+        scratch.resize(attention_scratch_floats(call));
+    }
+
+    void run() {
+        for (int32_t s = 0; s < sequences; ++s) {
+            call.block_table = blocks.data() + s * (context_len / block_size);
+            call.first_token = num_tokens == 1 ? s : 0;
+            for (int32_t head = 0; head < num_kv_heads; ++head) {
+                for (int32_t begin = 0; begin < num_tokens; begin += table.attend_tokens) {
+                    const int32_t end = std::min(begin + table.attend_tokens, num_tokens);
+                    table.attend(&call, begin, end, head, scratch.data());
+                }
+            }
+        }
+    }
+
+    void report(const char* what) {
+        double best = 1e9, spent = 0.0;
+        for (int repeat = 0; repeat < 200 && (spent < 0.4 || repeat < 3); ++repeat) {
+            const auto start = std::chrono::steady_clock::now();
+            run();
+            const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+            best = std::min(best, seconds), spent += seconds;
+        }
+        const double seen = num_tokens * (context_len - num_tokens + (num_tokens + 1) / 2.0) * sequences;
+        const double bytes = static_cast<double>(sequences) * context_len * num_kv_heads * dim * 2 *
+                             (type == KVType::bf16 ? 2 : 1);
+        std::printf("%-12s %s %-7s context %5d tokens %5d sequences %3d  %9.1f us  %6.1f GFLOPS  %6.1f GB/s\n", table.name,
+                    type == KVType::bf16 ? "bf16" : "int8", what, context_len, num_tokens, sequences, best * 1e6,
+                    seen * num_heads * dim * 4 / best * 1e-9, bytes / best * 1e-9);
+    }
+};
+
+}  // namespace
+
+int main() {
+    const ExecKernels& table = exec_kernels(choose_isa());
+    for (KVType type : {KVType::bf16, KVType::int8}) {
+        for (int32_t length : {512, 2048}) Bench(table, type, 1, length, length).report("prefill");
+        for (int32_t context : {128, 1536}) {
+            for (int32_t sequences : {1, 8, 64}) Bench(table, type, sequences, context, 1).report("decode");
+        }
+    }
+}

@@ -28,7 +28,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 #define CHECK(condition, ...)                                             \
     do {                                                                  \
         if (!(condition)) {                                               \
-            ++headway_tests::failures;                                                   \
+            ++headway_tests::failures;                                    \
             std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);   \
             std::printf(__VA_ARGS__);                                     \
             std::printf("\n");                                            \

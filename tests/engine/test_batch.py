@@ -74,6 +74,10 @@ def test_a_step_of_streams_only():
         "slots": [14, 8],
         "logit_rows": [0, 1],
     }
+    assert (step.sampled, step.behind, step.is_sampled) == ([first, second], [], None)
+    assert (step.rows.tolist(), step.num_tokens.tolist()) == ([1, 0], [3, 9])
+    kinds = {name: getattr(step.arrays, name).dtype for name in lists(step)}
+    assert kinds == dict.fromkeys(kinds, np.dtype(np.int32)) | {"slots": np.dtype(np.int64)}
 
 
 def test_a_row_forgets_the_blocks_of_its_last_sequence():

@@ -64,6 +64,33 @@ class Batch:
 
     def make_step(self, plan: StepPlan) -> BatchStep:
         """The arrays of a plan whose rows and tables are filled. The cost in Python does not depend on the tokens."""
+        computed = [sequence.num_computed_tokens for sequence in plan.sequences]
+        last = [len(sequence.token_ids) - 1 for sequence in plan.sequences]
+        if computed == last:
+            return self._make_streams(plan, last)
+        return self._make_mixed(plan)
+
+    def _make_streams(self, plan: StepPlan, last: list[int]) -> BatchStep:
+        """The usual step: each sequence computes its last token, whose position is in `last`, and gets its next one."""
+        size = self._block_size
+        rows = np.array([sequence.row for sequence in plan.sequences], np.int32)
+        positions = np.array(last, np.int32)
+        context_lens = positions + 1
+        blocks, offsets = np.divmod(positions, size)
+        starts = self._arange[: len(last) + 1]
+        arrays = StepArrays(
+            token_ids=self._tokens[rows, positions],
+            positions=positions,
+            query_starts=starts,
+            context_lens=context_lens,
+            block_tables=self._table[rows, : max(last) // size + 1],
+            slots=self._table[rows, blocks].astype(np.int64) * size + offsets,
+            logit_rows=starts[:-1],
+        )
+        return BatchStep(arrays, plan.sequences, rows, context_lens)
+
+    def _make_mixed(self, plan: StepPlan) -> BatchStep:
+        """Any step."""
         sequences, num_seqs = plan.sequences, len(plan.sequences)
         rows = np.fromiter([sequence.row for sequence in sequences], np.int32, num_seqs)
         computed = np.fromiter([sequence.num_computed_tokens for sequence in sequences], np.int32, num_seqs)

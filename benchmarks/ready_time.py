@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-POLL_S = 0.003
+POLL_S = 0.01
 DEADLINE_S = 120.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GET = b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -8,6 +8,9 @@ def start() -> None:
     """The entry point. Ends the process with the exit code; a Ctrl-C while the modules are read is one too."""
     try:
         _open_closed_output()
+        from headway.cli import startup
+
+        startup.begin(sys.argv[1:])
         from headway.cli.main import main as run_main
 
         run_main()

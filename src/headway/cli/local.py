@@ -6,15 +6,16 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli import startup
 from headway.cli.answers import Ask
 from headway.cli.banner import unmatched_lines
 from headway.cli.resolve import resolve_settings
 from headway.cli.terminal import fetch_bar, note
-from headway.config import ModelConfig
 from headway.core.request import ChatPrompt, GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams, sampling_defaults
 
 if TYPE_CHECKING:
+    from headway.cli.settings import Configs
     from headway.service.protocol import Service
 
 DEFAULT_TEMPERATURE = 0.7
@@ -27,32 +28,36 @@ def make_service(flags: Mapping[str, Any], config: Path | None) -> "Service":
 
     Raises HeadwayError: a wrong setting, or a model that can not be found or read.
     """
-    from headway.checkpoint.sources import resolve_source
     from headway.observe.logs import set_up_logs
-    from headway.service.local import LocalService
 
     # Nothing listens here, whatever the settings say of a host: no key is asked for.
     configs = resolve_settings(flags, config).model_copy(update={"host": "127.0.0.1"}).to_configs()
     set_up_logs(configs.log_format, "critical")  # the terminal belongs to the answers; faults are told once, as lines
-    with fetch_bar() as bar:
-        path = resolve_source(configs.model.source, configs.checkpoint, bar)
-    check_model(configs.model, path)
-    return LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
+    service, _ = open_service(configs)
+    return service
 
 
-def check_model(model: ModelConfig, path: Path) -> bool:
-    """Reads what is quickly read of the model's files and its text settings, though the service reads it again: what is
-    wrong with them is told before a process is started or a port is open. Returns whether it can chat.
+def open_service(configs: "Configs") -> tuple["Service", bool]:
+    """The service of the configured model, not started, and whether it can chat. Blocks: downloads if need be.
+
+    Reads what is quickly read of the model's files and its text settings: what is wrong with them is told before a
+    process loads or a port is open.
 
     Raises InvalidConfig, ModelError.
     """
     from headway.checkpoint.checkpoint import open_checkpoint
-    from headway.service.loader import read_generation_defaults
+    from headway.checkpoint.sources import resolve_source
+    from headway.service.loader import ProcessLoader, read_generation_defaults
+    from headway.service.local import LocalService
     from headway.text.chat_template import make_chat_template
 
-    source = open_checkpoint(path).text
-    read_generation_defaults(source, model.text.generation_config)
-    return make_chat_template(source, model.text.chat_template) is not None
+    model = configs.model
+    with fetch_bar() as bar:
+        checkpoint = open_checkpoint(resolve_source(model.source, configs.checkpoint, bar))
+    read_generation_defaults(checkpoint.text, model.text.generation_config)
+    has_chat = make_chat_template(checkpoint.text, model.text.chat_template) is not None
+    loader = ProcessLoader(configs.checkpoint, checkpoint)
+    return LocalService([model], configs.pool, configs.server, configs.checkpoint, loader=loader), has_chat
 
 
 class LocalAnswerer:
@@ -76,6 +81,7 @@ class LocalAnswerer:
         except BaseException:
             await service.aclose()
             raise
+        startup.end()
         card = service.models()[0]
         for line in unmatched_lines(card.info):
             note(line, style="yellow")

@@ -13,7 +13,6 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from headway.cli.fields import ENV_PREFIX, env_name, flag_name
 from headway.cli.refused import advice_on
 from headway.cli.settings import Settings
-from headway.cli.yaml_file import read_yaml
 from headway.errors import InvalidConfig
 
 
@@ -28,11 +27,17 @@ def resolve_settings(flags: Mapping[str, Any], config: Path | None = None) -> Se
         InvalidConfig: names where the value stands, the value (not of a key), and what fits.
     """
     path = config or (Path(named) if (named := os.environ.get("HEADWAY_CONFIG")) else None)
-    kind = Settings if path is None else _settings_with(read_yaml(path, list(Settings.model_fields)))
+    kind = Settings if path is None else _settings_of(path)
     try:
         return kind(**flags)
     except ValidationError as error:
         raise InvalidConfig("\n".join(_explain(line, flags, path) for line in error.errors())) from None
+
+
+def _settings_of(path: Path) -> type[Settings]:
+    from headway.cli.yaml_file import read_yaml
+
+    return _settings_with(read_yaml(path, list(Settings.model_fields)))
 
 
 def _settings_with(values: dict[str, Any]) -> type[Settings]:

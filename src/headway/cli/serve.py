@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,17 @@ import uvloop
 from typer.core import TyperCommand
 
 from headway import __version__
+from headway.cli import startup
 from headway.cli.banner import curl_line, phase_line, plan_lines, unmatched_lines
 from headway.cli.options import ALL_GROUPS, EPILOG, make_command, model_argument, setting_options, split_settings
 from headway.cli.resolve import misspelt_variables, resolve_settings
 from headway.cli.settings import Configs
-from headway.cli.terminal import fetch_bar, note, report_error, say
+from headway.cli.terminal import note, report_error, say
 from headway.config import ServerConfig
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
+    from headway.server.run import HttpServer
     from headway.service.protocol import Service
 
 
@@ -45,33 +48,44 @@ def serve(configs: Configs) -> int:
     Raises:
         HeadwayError: the model can not be found or read, or the address not be listened on; nothing was started.
     """
-    from headway.checkpoint.sources import resolve_source
-    from headway.cli.local import check_model
+    from headway.cli.local import open_service
     from headway.observe.logs import set_up_logs
-    from headway.service.local import LocalService
 
-    with fetch_bar() as bar:
-        path = resolve_source(configs.model.source, configs.checkpoint, bar)
-    has_chat = check_model(configs.model, path)
+    service, has_chat = open_service(configs)
     set_up_logs(configs.log_format, configs.log_level)
-    service = LocalService([configs.model], configs.pool, configs.server, configs.checkpoint)
     return serve_service(service, configs.server, has_chat=has_chat)
 
 
 def serve_service(service: "Service", config: ServerConfig, *, has_chat: bool = True) -> int:
     """serve(), from a service on: listens, says what happens, ends by a signal. Returns the exit code."""
+    from headway.server.listen import bind
+
+    told = Told(service, has_key=bool(config.api_keys), has_chat=has_chat)
+    bound = bind(config.host, config.port)
+    with bound, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(_serve(service, config, bound, told))
+    return told.exit_code or code
+
+
+async def _serve(service: "Service", config: ServerConfig, bound: socket.socket, told: "Told") -> int:
+    """The model starts to load before the HTTP side is imported, which takes about as long: in a thread, since the loop
+    has to speak with the worker meanwhile."""
+    await service.start()
+    try:
+        server = await asyncio.to_thread(_make_server, service, config, bound, told)
+        startup.end()
+        told.stop = server.stop
+        return await server.serve()
+    finally:
+        await service.aclose()
+
+
+def _make_server(service: "Service", config: ServerConfig, bound: socket.socket, told: "Told") -> "HttpServer":
     from headway.server.app import make_app
     from headway.server.run import Announcements, HttpServer
 
-    told = Told(service, has_key=bool(config.api_keys), has_chat=has_chat)
-    server = HttpServer(
-        make_app(service, config),
-        Announcements(on_listening=told.listening, on_ready=told.ready, on_failed=told.failed),
-    )
-    told.stop = server.stop
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(server.serve())
-    return told.exit_code or code
+    announcements = Announcements(on_listening=told.listening, on_ready=told.ready, on_failed=told.failed)
+    return HttpServer(make_app(service, config), announcements, bound=bound)
 
 
 class Told:

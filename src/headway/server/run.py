@@ -59,16 +59,19 @@ def run(service: Service, config: ServerConfig, announcements: Announcements | N
 class HttpServer:
     """One listening socket and the app behind it."""
 
-    def __init__(self, app: FastAPI, announcements: Announcements | None = None) -> None:
+    def __init__(
+        self, app: FastAPI, announcements: Announcements | None = None, *, bound: socket.socket | None = None
+    ) -> None:
         """Binds. Raises InvalidConfig when the address can not be listened on.
 
         Args:
             app: made by make_app().
+            bound: by listen.bind(), where that was done before; it is closed at the end.
         """
         self._app = app
         self._state = server_state(app)
         self._announcements = announcements or Announcements()
-        self._socket = bind(self._state.config.host, self._state.config.port)
+        self._socket = bound or bind(self._state.config.host, self._state.config.port)
         self._uvicorn = _Uvicorn(_uvicorn_config(app), self._on_started)
         self._draining: asyncio.Task[None] | None = None
 

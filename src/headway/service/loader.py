@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig
@@ -21,6 +21,9 @@ from headway.text.tokenizer import make_tokenizer
 from headway.worker.channel import Channel, Receiver
 from headway.worker.process import start_process
 from headway.worker.prompt import ModelText
+
+if TYPE_CHECKING:
+    from headway.checkpoint.checkpoint import Checkpoint
 
 _MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -56,8 +59,10 @@ class Loader(Protocol):
 class ProcessLoader:
     """Checkpoints from disk or a hub; a process for each worker."""
 
-    def __init__(self, checkpoint: CheckpointConfig) -> None:
+    def __init__(self, checkpoint: CheckpointConfig, opened: "Checkpoint | None" = None) -> None:
+        """`opened`: what is open already, for the first that asks for that path; it is read in a moment, not again."""
         self._checkpoint = checkpoint
+        self._opened = opened
 
     async def resolve(self, model: ModelConfig) -> Path:
         """In a thread: it may download."""
@@ -67,7 +72,8 @@ class ProcessLoader:
 
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """In a thread: a big vocabulary takes a tenth of a second."""
-        return await asyncio.to_thread(open_model, model, path)
+        opened, self._opened = self._opened, None
+        return await asyncio.to_thread(open_model, model, path, opened if opened and opened.path == path else None)
 
     async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
         """With this interpreter."""
@@ -78,11 +84,11 @@ class ProcessLoader:
         return wire.Load(predictor=model.predictor, source=str(path), options=asdict(model.engine))
 
 
-def open_model(model: ModelConfig, path: Path) -> OpenedModel:
-    """The text of the checkpoint at `path`. Blocks; raises ModelError, InvalidConfig."""
+def open_model(model: ModelConfig, path: Path, opened: "Checkpoint | None" = None) -> OpenedModel:
+    """The text of the checkpoint at `path`, which may be open. Blocks; raises ModelError, InvalidConfig."""
     from headway.checkpoint.checkpoint import open_checkpoint
 
-    checkpoint = open_checkpoint(path)
+    checkpoint = opened or open_checkpoint(path)
     text = ModelText(
         tokenizer=make_tokenizer(checkpoint.text),
         chat_template=make_chat_template(checkpoint.text, model.text.chat_template),

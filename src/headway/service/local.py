@@ -120,7 +120,7 @@ class LocalService:
         return {name: pid for name, pid in pids.items() if pid is not None}
 
     async def start(self) -> None:
-        """Starts the first model; it is kept resident from now on."""
+        """Starts the first model; it is kept resident from now on. Again: nothing."""
         self._residents.pool.post(Keep(next(iter(self._residents.models))))
 
     async def drain(self, timeout_s: float) -> None:

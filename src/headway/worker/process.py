@@ -13,9 +13,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +24,7 @@ import msgspec
 
 import headway_wire as wire
 from headway.worker.channel import Receiver, WorkerEnd
+from headway.worker.spawn import spawn, take_spawned
 
 logger = logging.getLogger(__name__)
 
@@ -190,48 +189,26 @@ class OutputLog(asyncio.Protocol):
 
 
 async def start_process(name: str, receiver: Receiver, *, python: str | None = None) -> WorkerProcess:
-    """Starts a worker with `python` (None: this interpreter) and joins it to `receiver`. Raises OSError.
+    """Starts a worker and joins it to `receiver`. Raises OSError.
+
+    `python`: its interpreter; None: this one, of which a child may wait already (worker/spawn).
 
     Must be called on a thread that lives as long as the worker may: Linux ends a child when the thread that made it
     ends (PR_SET_PDEATHSIG).
     """
     loop = asyncio.get_running_loop()
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            process = _spawn(python or sys.executable, theirs.fileno())
-        except OSError:
-            ours.close()
-            raise
-    worker = WorkerProcess(name, receiver, process)
-    ours.setblocking(False)
+    spawned = (take_spawned() if python is None else None) or spawn(python or sys.executable)
+    worker = WorkerProcess(name, receiver, spawned.process)
+    spawned.connection.setblocking(False)
     try:
-        await loop.connect_read_pipe(lambda: worker.output, process.stdout)
-        await loop.create_connection(lambda: worker, sock=ours)
+        await loop.connect_read_pipe(lambda: worker.output, spawned.process.stdout)
+        await loop.create_connection(lambda: worker, sock=spawned.connection)
     except BaseException:
-        ours.close()
+        spawned.connection.close()
         worker.output.close()
-        process.kill()
+        spawned.process.kill()
         raise
     return worker
-
-
-def _spawn(python: str, fd: int) -> "subprocess.Popen[bytes]":
-    command = [python, "-m", "headway.worker.serve", "--fd", str(fd)]
-    # The child inherits the mask: a Ctrl-C while its interpreter starts is neither a death nor a traceback. Here, what
-    # comes meanwhile is delivered when the mask is lifted.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        return subprocess.Popen(
-            command,
-            pass_fds=(fd,),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def describe_exit(code: int | None) -> str:

@@ -1,12 +1,14 @@
 """The child process: python -m headway.worker.serve --fd N.
 
-Three threads: a reader (socket -> inbox), the main thread (worker/loop), a writer (outbox -> socket); so a step never
-waits for the socket, and the parent's end of file is seen while a step runs. End of file from the parent ends the
+Three threads: a reader (socket -> inbox), the main thread (worker/loop), and a writer for what the socket does not take
+at once (worker/outbox); so a step never waits for the socket, and the parent's end of file is seen while a step runs. End of file from the parent ends the
 process at once, whatever it is doing: a worker never outlives its parent.
 """
 
 import argparse
 import ctypes
+import gc
+import importlib
 import logging
 import os
 import signal
@@ -14,48 +16,48 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from queue import SimpleQueue
 
 import msgspec
 
 import headway_wire as wire
 from headway.worker.loop import Inbox, WorkerLoop
+from headway.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
 EXIT_BAD_PARENT = 3
 """The parent sent what is no message."""
 _READ_BYTES = 256 * 1024
-_FLUSH_TIMEOUT_S = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
 class SocketWorker:
-    """The reader and the writer around a loop."""
+    """The reader and the outbox around a loop."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.inbox = Inbox()
         self._connection = connection
-        self._outbox: SimpleQueue[wire.Up | None] = SimpleQueue()
+        self._outbox = Outbox(connection)
         self._is_ready = threading.Event()
         self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
-        self._writer = threading.Thread(target=self._write, name="writer", daemon=True)
 
     def start(self) -> None:
         """Starts both threads."""
         self._reader.start()
-        self._writer.start()
+        self._outbox.start()
 
     def send(self, message: wire.Up) -> None:
         """Puts a message on its way; never waits."""
         if isinstance(message, wire.Ready):
             self._is_ready.set()
-        self._outbox.put(message)
+            # What is loaded stays: the collector need not look at it again.
+            gc.freeze()
+            gc.enable()
+        self._outbox.send(message)
 
     def flush(self) -> None:
         """Waits until all is written, but not for a parent that does not read."""
-        self._outbox.put(None)
-        self._writer.join(_FLUSH_TIMEOUT_S)
+        self._outbox.flush()
 
     def _read(self) -> None:
         frames = wire.FrameReader()
@@ -75,18 +77,6 @@ class SocketWorker:
             os._exit(0)
         self.inbox.put(message)
 
-    def _write(self) -> None:
-        try:
-            while (message := self._outbox.get()) is not None:
-                self._connection.sendall(wire.pack_frame(wire.encode(message)))
-        except OSError:
-            # The parent is gone; the reader sees it too, and ends the process.
-            return
-        except Exception:
-            # A message that can not be sent would be a request without an end: the parent must see a death instead.
-            logger.exception("a message could not be sent")
-            os._exit(1)
-
 
 def die_with_parent() -> None:
     """Asks Linux to kill this process when its parent ends, for the moments when the reader can not run.
@@ -98,10 +88,21 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def import_ahead(modules: Sequence[str]) -> None:
+    """Imports what the model will probably need. What can not be imported is told by whoever needs it."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:  # whatever a broken installation raises
+            return
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves the socket `--fd` until it ends; the exit code."""
+    gc.disable()  # until the model is ready: imports and weights make no garbage
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
+    parser.add_argument("--import", action="append", default=[], dest="modules", help="a module to import at once")
     options = parser.parse_args(arguments)
     # Ctrl-C goes to the whole group of a terminal, a service manager's SIGTERM to each process of the service; but the
     # parent decides when its workers end. It blocks both until here (worker/process).
@@ -114,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     connection.set_inheritable(False)
     worker = SocketWorker(connection)
     worker.start()
+    import_ahead(options.modules)
     exit_code = WorkerLoop(worker.inbox, worker.send).run()
     worker.flush()
     return exit_code

@@ -1,0 +1,30 @@
+"""The start of a command that runs a model: what is done before anything is imported, and what ends it.
+
+The model's process starts at once, so that its imports run beside ours on another core; and no garbage is looked for
+while a thousand modules are imported, which makes none: the collector took a fifth of the time.
+"""
+
+import gc
+
+_COMMANDS = ("serve", "chat", "generate")
+_WITHOUT_A_WORKER = frozenset({"--help", "--predictor", "--url"})
+_IMPORTED_BY_WORKERS = "headway.predictors.headway"
+
+
+def begin(arguments: list[str]) -> None:
+    """Called first, with what was typed. Does nothing for a command that will start no worker of ours."""
+    flags = {argument.partition("=")[0] for argument in arguments}
+    if not arguments or arguments[0] not in _COMMANDS or flags & _WITHOUT_A_WORKER:
+        return
+    gc.disable()
+    from headway.worker.spawn import spawn_ahead
+
+    spawn_ahead(_IMPORTED_BY_WORKERS)
+
+
+def end() -> None:
+    """All is imported and made; from now on garbage is collected, but what is there stays and is not looked at again.
+    Without begin() before it: nothing."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

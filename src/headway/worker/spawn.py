@@ -1,0 +1,83 @@
+"""A worker's process: how it is started, and one that is started ahead, before it is known what it will run.
+
+The interpreter and the imports of a worker take as long as those of its parent. spawn_ahead() starts them at once, on
+another core, from a module that needs next to nothing itself; start_process takes what waits. Nobody has to take it:
+its socket ends with the parent, and so does it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A child that waits for its Load, and our end of the socket pair."""
+
+    process: "subprocess.Popen[bytes]"
+    connection: socket.socket
+
+    def kill(self) -> None:
+        """Ends what was never used."""
+        self.connection.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process.kill()
+        self.process.wait()
+
+
+_waiting: list[Spawned] = []
+"""What spawn_ahead() started and nobody took: one at most."""
+
+
+def spawn_ahead(*modules: str) -> None:
+    """Starts a child for the next take_spawned(), which imports `modules` while it waits. What fails, fails later: the
+    one who needs a worker starts it then and tells why it can not."""
+    if _waiting:
+        return
+    try:
+        _waiting.append(spawn(sys.executable, *modules))
+    except OSError:
+        return
+
+
+def take_spawned() -> Spawned | None:
+    """The child that was started ahead, once, if it still lives."""
+    while _waiting:
+        spawned = _waiting.pop()
+        if spawned.process.poll() is None:
+            return spawned
+        spawned.kill()
+    return None
+
+
+def spawn(python: str, *modules: str) -> Spawned:
+    """Starts a worker with this interpreter; it imports `modules` before its Load comes. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            return Spawned(_open(python, theirs.fileno(), modules), ours)
+        except BaseException:
+            ours.close()
+            raise
+
+
+def _open(python: str, fd: int, modules: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    command = [python, "-m", "headway.worker.serve", "--fd", str(fd)]
+    # The child inherits the mask: a Ctrl-C while its interpreter starts is neither a death nor a traceback. Here, what
+    # comes meanwhile is delivered when the mask is lifted.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        return subprocess.Popen(
+            [*command, *(f"--import={module}" for module in modules)],
+            pass_fds=(fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

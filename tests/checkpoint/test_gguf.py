@@ -1,3 +1,4 @@
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,12 @@ from gguf import GGMLQuantizationType as Type
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headway.checkpoint.gguf
 from headway.checkpoint.checkpoint import open_checkpoint
 from headway.checkpoint.ggml_types import READABLE_TYPES, REMOVED_TYPES, find_type
 from headway.checkpoint.gguf import GgufFile
+from headway.checkpoint.mapping import MappedFile
+from headway.checkpoint.safetensors import SafetensorsFile
 from headway.errors import CorruptCheckpoint, HeadwayError, ModelError, UnsupportedModel
 from oracles import demo_model, llama_cpp_sources
 
@@ -115,6 +119,39 @@ def test_the_demo_models_file_is_read_whole() -> None:
         data = np.asarray(raw[tensor.start : tensor.start + tensor.num_bytes])
         expected = gguf.dequantize(data.reshape(*tensor.shape[:-1], -1), Type[tensor.type.name])
         np.testing.assert_array_equal(file.read(name).view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("read_bytes", [1, 7, 4096])
+def test_a_header_that_is_read_bit_by_bit_is_the_same(
+    write_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    path = write_gguf()
+    whole_file = GgufFile(path)
+    monkeypatch.setattr(headway.checkpoint.gguf, "_READ_BYTES", read_bytes)
+    file = GgufFile(path)
+    assert file.tensors == whole_file.tensors
+    assert file.metadata.keys() == whole_file.metadata.keys()
+    for key, value in file.metadata.items():
+        np.testing.assert_array_equal(value, whole_file.metadata[key])
+
+
+@pytest.mark.parametrize("opened", [GgufFile, SafetensorsFile])
+def test_a_file_that_shrinks_while_its_header_is_read_kills_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: type[GgufFile] | type[SafetensorsFile]
+) -> None:
+    path = tmp_path / "file"
+    data = whole([entry("k", 8, text("x" * 100_000))])
+    path.write_bytes(data if opened is GgufFile else struct.pack("<Q", len(data)) + data)
+    read = MappedFile.read
+
+    def read_and_cut(self: MappedFile, start: int, num_bytes: int) -> bytes:
+        os.truncate(path, 100)
+        return read(self, start, num_bytes)
+
+    monkeypatch.setattr(headway.checkpoint.gguf, "_READ_BYTES", 50)
+    monkeypatch.setattr(MappedFile, "read", read_and_cut)
+    with pytest.raises(CorruptCheckpoint, match=r"shrunk from \d+ to 100 bytes"):
+        opened(path)
 
 
 def test_every_vocabulary_of_llama_cpp_opens() -> None:

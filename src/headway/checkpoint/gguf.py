@@ -52,6 +52,7 @@ _MAX_NAME_BYTES = 1024
 _MAX_ALIGNMENT = 1 << 20
 _MIN_ENTRY_BYTES = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8
+_READ_BYTES = 2 * 1024 * 1024
 _U32, _U64 = Struct("<I"), Struct("<Q")
 
 
@@ -126,15 +127,20 @@ def _check_no_overlap(path: Path, tensors: Mapping[str, GgufTensor]) -> None:
 
 
 class _Reader:
-    """A position in the file that only moves forward, past what has been checked."""
+    """A position in the file that only moves forward, past what has been checked.
+
+    It reads copies: the parent, whose end would be everybody's, touches no page that could be gone.
+    """
 
     def __init__(self, file: MappedFile) -> None:
+        self._file = file
         self._path = file.path
-        self._data = file.data
         self._size = file.size
+        self._data = b""  # of the file's start, as much as was needed
         self._at = 0
 
     def header(self) -> tuple[int, int]:
+        self._have(min(4, self._size))
         magic = self._data[:4]
         if magic != MAGIC:
             if old := _OLD_MAGICS.get(magic):
@@ -237,6 +243,7 @@ class _Reader:
             self._corrupt(f"the elements of {key!r} have the type number {kind}, which is unknown")
         dtype = np.dtype(_SCALARS[kind])
         count = self._count(f"elements in {key!r}", dtype.itemsize)
+        self._have(self._at + count * dtype.itemsize)
         raw = np.frombuffer(self._data, "u1" if kind == _BOOL else dtype, count, self._at)
         if kind == _BOOL and np.any(raw > 1):
             self._corrupt(f"the metadata key {key!r} has truth values that are neither 0 nor 1")
@@ -250,9 +257,13 @@ class _Reader:
         try:
             for _ in range(count):
                 start = at + 8
+                if start > len(data):
+                    data = self._have(min(start, size))
                 at = start + length_of(data, at)[0]
-                if at > size:
-                    break
+                if at > len(data):
+                    if at > size:
+                        break
+                    data = self._have(at)
                 found.append(data[start:at].decode())
         except UnicodeDecodeError as error:
             self._corrupt(f"element {len(found)} of {key!r} is not UTF-8: {error}")
@@ -265,6 +276,7 @@ class _Reader:
 
     def _string(self, what: str) -> str:
         length = self._count(f"bytes in {what}", 1)
+        self._have(self._at + length)
         raw = self._data[self._at : self._at + length]
         self._at += length
         try:
@@ -288,10 +300,19 @@ class _Reader:
     def _unpack(self, form: Struct, what: str) -> int | float:
         if self._at + form.size > self._size:
             self._corrupt(f"the file ends in {what}: it is cut short, download it again")
+        self._have(self._at + form.size)
         (value,) = form.unpack_from(self._data, self._at)
         self._at += form.size
         number: int | float = value
         return number
+
+    def _have(self, end: int) -> bytes:
+        """The file's start up to `end` at least, which must be in the file."""
+        there = len(self._data)
+        if end > there:
+            wanted = max(end - there, there, _READ_BYTES)
+            self._data += self._file.read(there, min(wanted, self._size - there))
+        return self._data
 
     def _corrupt(self, why: str) -> NoReturn:
         raise CorruptCheckpoint(f"{self._path} is damaged at byte {self._at}: {why}")

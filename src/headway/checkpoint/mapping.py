@@ -38,6 +38,22 @@ class MappedFile:
         self.modified_ns = status.st_mtime_ns
         self._close_descriptor = weakref.finalize(self, os.close, self._descriptor)
 
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """A copy of num_bytes bytes from `start`, past the mapping: a file that shrinks meanwhile kills nobody.
+
+        Raises CorruptCheckpoint where they are not there.
+        """
+        found = b""
+        try:
+            while len(found) < num_bytes:
+                part = os.pread(self._descriptor, num_bytes - len(found), start + len(found))
+                if not part:
+                    self._changed(f"shrunk from {self.size} to {start + len(found)} bytes")
+                found += part
+        except OSError as error:
+            raise CorruptCheckpoint(f"{self.path} cannot be read: {error}") from error
+        return found
+
     def array(self, start: int, num_bytes: int) -> npt.NDArray[np.uint8]:
         """A read-only view of num_bytes bytes from `start`, which the caller has checked against `size`.
 

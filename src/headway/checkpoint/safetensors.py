@@ -85,10 +85,10 @@ class SafetensorsFile:
     def _header(self) -> tuple[int, dict[str, Any]]:
         if self.file.size < 8:
             self._corrupt(f"it has {self.file.size} bytes")
-        length = int.from_bytes(self.file.data[:8], "little")
+        length = int.from_bytes(self.file.read(0, 8), "little")
         if length > min(MAX_HEADER_BYTES, self.file.size - 8):
             self._corrupt(f"its header should have {length} bytes, of {self.file.size - 8} that follow")
-        header = parse_json(self.file.data[8 : 8 + length], f"the header of {self.file.path}")
+        header = parse_json(self.file.read(8, length), f"the header of {self.file.path}")
         if not isinstance(header, dict):
             self._corrupt("its header is not an object")
         return 8 + length, header

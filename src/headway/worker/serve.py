@@ -1,8 +1,8 @@
 """The child process: python -m headway.worker.serve --fd N.
 
 Three threads: a reader (socket -> inbox), the main thread (worker/loop), and a writer for what the socket does not take
-at once (worker/outbox); so a step never waits for the socket, and the parent's end of file is seen while a step runs. End of file from the parent ends the
-process at once, whatever it is doing: a worker never outlives its parent.
+at once (worker/outbox); so a step never waits for the socket, and the parent's end of file is seen while a step runs.
+End of file from the parent ends the process at once, whatever it is doing: a worker never outlives its parent.
 """
 
 import argparse

@@ -51,29 +51,30 @@ void BatchSampler::check(const SampleCall& call) const {
     }
 }
 
+void BatchSampler::sample_one(const SampleCall& call, int32_t index, Scratch& scratch) const {
+    const int64_t top = static_cast<int64_t>(index) * call.num_top;
+    const Row row{settings_[call.rows[index]],
+                  call.logits + static_cast<int64_t>(index) * vocab_size_,
+                  vocab_size_,
+                  token_ids_ + static_cast<int64_t>(call.rows[index]) * max_model_len_,
+                  call.num_tokens[index],
+                  call.top_ids + top,
+                  call.top_logprobs + top,
+                  call.num_top};
+    const Chosen chosen = sample_row(row_kernels(isa_), row, scratch);
+    call.token_ids[index] = chosen.token_id;
+    call.is_finite[index] = chosen.is_finite;
+    call.logprobs[index] = chosen.logprob;
+}
+
 void BatchSampler::sample(const SampleCall& call) {
     const std::lock_guard lock(mutex_);
     check(call);
-    const RowKernels& kernels = row_kernels(isa_);
-    const auto sample_one = [&](int32_t i, int thread) {
-        const int64_t top = static_cast<int64_t>(i) * call.num_top;
-        const Row row{settings_[call.rows[i]],
-                      call.logits + static_cast<int64_t>(i) * vocab_size_,
-                      vocab_size_,
-                      token_ids_ + static_cast<int64_t>(call.rows[i]) * max_model_len_,
-                      call.num_tokens[i],
-                      call.top_ids + top,
-                      call.top_logprobs + top,
-                      call.num_top};
-        const Chosen chosen = sample_row(kernels, row, scratch_[thread]);
-        call.token_ids[i] = chosen.token_id;
-        call.is_finite[i] = chosen.is_finite;
-        call.logprobs[i] = chosen.logprob;
-    };
+    const auto task = [&](int32_t index, int thread) { sample_one(call, index, scratch_[thread]); };
     if (static_cast<int64_t>(call.num_rows) * vocab_size_ < min_shared_values) {
-        for (int32_t i = 0; i < call.num_rows; ++i) sample_one(i, 0);
+        for (int32_t index = 0; index < call.num_rows; ++index) task(index, 0);
     } else {
-        pool_.run(call.num_rows, sample_one);
+        pool_.run(call.num_rows, task);
     }
 }
 

@@ -42,8 +42,12 @@ public:
     // caller waits for the first.
     void sample(const SampleCall& call);
 
-private:
+    // The same in parts, for who has threads of his own: check, then each row once, by any thread with its own scratch.
+    // Between the two no set_row() may run.
     void check(const SampleCall& call) const;
+    void sample_one(const SampleCall& call, int32_t index, Scratch& scratch) const;
+
+private:
 
     const int32_t* token_ids_;
     int32_t max_num_seqs_;

@@ -8,7 +8,7 @@ from typing import Literal
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
 KVCacheDtype = Literal["auto", "bfloat16", "int8"]
-ExecutorName = Literal["auto", "torch"]
+ExecutorName = Literal["auto", "native", "torch"]
 
 
 def default_cache_dir() -> Path:

@@ -16,7 +16,17 @@ from collections.abc import Sequence
 from headway.errors import OutOfMemory
 from headway.model.program import CacheSpec
 
-_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_SCALE_BYTES = 4
+"""int8 has a float32 scale for each token and head, behind the values of its mapping."""
+
+
+def bytes_per_token(spec: CacheSpec, dtype: str) -> tuple[int, int]:
+    """Of K and of V. Keys are padded as native/src/exec/exec_kernels.h has them: bfloat16 to 2, int8 to 4 columns."""
+    size, scale = _DTYPE_BYTES[dtype], _SCALE_BYTES if dtype == "int8" else 0
+    padding = {"bfloat16": 2, "int8": 4}.get(dtype, 1)
+    k_dim = -(-spec.qk_dim // padding) * padding
+    return spec.num_kv_heads * (k_dim * size + scale), spec.num_kv_heads * (spec.v_dim * size + scale)
 
 
 class KVStore:
@@ -38,10 +48,8 @@ class KVStore:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
-        per_dim = num_blocks * block_size * _DTYPE_BYTES[dtype]
-        sizes = [
-            (per_dim * spec.num_kv_heads * spec.qk_dim, per_dim * spec.num_kv_heads * spec.v_dim) for spec in caches
-        ]
+        num_slots = num_blocks * block_size
+        sizes = [(num_slots * k, num_slots * v) for k, v in (bytes_per_token(spec, dtype) for spec in caches)]
         self.num_bytes = sum(k_bytes + v_bytes for k_bytes, v_bytes in sizes)
         """All buffers together."""
         self._buffers: list[tuple[memoryview, memoryview]] = []

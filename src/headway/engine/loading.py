@@ -26,9 +26,9 @@ from headway.config import EngineConfig
 from headway.engine.engine import Engine, make_scheduler_limits
 from headway.engine.sampler import Sampler
 from headway.errors import InvalidConfig, InvariantBroken
-from headway.executor.base import Executor, Float32, StepArrays, Weights
+from headway.executor.base import Executor, Float32, SamplingExecutor, StepArrays, Weights
 from headway.executor.dtype import choose_dtype
-from headway.executor.factory import EXECUTORS, make_executor
+from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
 from headway.observe.machine import available_memory_bytes, isa_flags, usable_cores
@@ -157,8 +157,7 @@ def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tu
 
 def _make_costs(program: Program, checkpoint: Checkpoint, weights: FileWeights, config: EngineConfig) -> Costs:
     """What the executor that the config names makes of the model."""
-    executor: str = EXECUTORS[0] if config.executor == "auto" else config.executor
-    if executor == "native":
+    if choose_executor(program, config) == "native":
         types = {name: weights.type_of(name) for name in program.weights}
         return native_costs(program, types, config, config.threads or usable_cores())
     return torch_costs(program, choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags()), config)
@@ -179,7 +178,7 @@ def _make_engine(executor: Executor, checkpoint: Checkpoint, config: EngineConfi
         max_num_seqs=config.max_num_seqs,
         vocab_size=executor.vocab_size,
         max_model_len=plan.max_model_len,
-        threads=config.threads or usable_cores(),
+        threads=1 if isinstance(executor, SamplingExecutor) else config.threads or usable_cores(),
     )
     kv_cache = KVCache(
         num_blocks=plan.num_blocks,
@@ -209,7 +208,7 @@ def _make_info(
         "workspace_bytes": plan.workspace_bytes,
         "dtype": plan.dtype,
         "kv_cache_dtype": plan.kv_dtype,
-        "executor": EXECUTORS[0] if config.executor == "auto" else config.executor,
+        "executor": choose_executor(program, config),
         "load_s": load_s,
         "plan": plan.lines(),
         "unmatched_tensors": unmatched,

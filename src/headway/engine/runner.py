@@ -1,4 +1,4 @@
-"""Runner: executes a StepPlan: batch arrays, executor, sampler. It acts on arrays only; what its result means for the
+"""Runner: executes a StepPlan: batch arrays, then what compute.py makes of them. It acts on arrays only; what its result means for the
 requests is the engine's business.
 
 What fails in one sequence's part (its row cannot be set up, its logits are not finite, sampling its row raises) is in
@@ -6,52 +6,23 @@ StepResult.failures and leaves the others alone. What the executor raises is rai
 """
 
 import logging
-import math
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
 
 import headway_wire as wire
 from headway.core.sequence import Sequence
 from headway.core.step import StepPlan, StepResult
-from headway.engine.batch import Batch, BatchStep, Bool
+from headway.engine.batch import Batch, BatchStep
+from headway.engine.compute import Computed, TokenSampler, make_computer
 from headway.errors import HeadwayError, InternalError, NonFiniteLogits
-from headway.executor.base import Executor, Float32, Int32
-
-if TYPE_CHECKING:
-    from headway.engine.sampler import Sampled
+from headway.executor.base import Executor, Sampled
 
 logger = logging.getLogger(__name__)
-
-
-class TokenSampler(Protocol):
-    """What is needed of engine.sampler.Sampler."""
-
-    token_ids: Int32
-
-    def set_row(
-        self,
-        row: int,
-        sampling: wire.Sampling,
-        *,
-        seed: int,
-        choice: int,
-        end_token_ids: frozenset[int],
-        num_prompt_tokens: int,
-    ) -> None:
-        """A sequence takes a row."""
-        ...
-
-    def sample(self, logits: Float32, rows: Int32, num_tokens: Int32) -> "Sampled":
-        """One token a row."""
-        ...
 
 
 class Runner:
     """Binds executor, sampler and the persistent arrays. Not thread-safe."""
 
     def __init__(self, executor: Executor, sampler: TokenSampler, *, block_size: int) -> None:
-        self._executor = executor
+        self._computer = make_computer(executor, sampler)
         self._sampler = sampler
         self._batch = Batch(sampler.token_ids, block_size=block_size)
 
@@ -65,12 +36,13 @@ class Runner:
         if not plan.sequences:
             return result
         step = self._batch.make_step(plan)
-        logits = self._executor.execute(step.arrays)
-        if step.is_sampled is not None:
-            self._check_behind(logits[~step.is_sampled], step.behind, result)
-            logits = _rows_of(logits, step.is_sampled)
-        if step.sampled:
-            self._sample(logits, step, result)
+        computed = self._computer.compute(step)
+        self._fail_behind(step, computed, result)
+        if computed.sampled is not None and step.sampled:
+            self._batch.append(step, computed.sampled.token_ids)
+            self._collect(step.sampled, computed.sampled, result)
+        for index, alone in computed.alone.items():
+            self._collect_alone(step, index, alone, result)
         return result
 
     def _start_rows(self, plan: StepPlan, result: StepResult) -> StepPlan:
@@ -92,38 +64,24 @@ class Runner:
                 result.failures.append((sequence, to_event_error(error, "setting up the sampling of this request")))
         return plan.without(failed) if failed else plan
 
-    def _check_behind(self, logits: Float32, behind: list[Sequence], result: StepResult) -> None:
-        """Fails those whose last token of this step is not finite: no other may start from what they computed.
+    def _fail_behind(self, step: BatchStep, computed: Computed, result: StepResult) -> None:
+        """Fails those whose last token of this step is not finite: no other may start from what they computed."""
+        if not bool(computed.behind_is_finite.all()):
+            for sequence, is_finite in zip(step.behind, computed.behind_is_finite.tolist(), strict=True):
+                if not is_finite:
+                    result.failures.append((sequence, _make_non_finite(sequence)))
 
-        One row tells it of the whole run: the last token attends to all of them.
-        """
-        for sequence, largest in zip(behind, logits.max(axis=1).tolist(), strict=True):
-            if not math.isfinite(largest):
-                result.failures.append((sequence, _make_non_finite(sequence)))
-
-    def _sample(self, logits: Float32, step: BatchStep, result: StepResult) -> None:
-        try:
-            sampled = self._sampler.sample(logits, step.rows, step.num_tokens)
-        except Exception:  # whose row it was shows when each is sampled alone, with the same result as together
-            logger.exception("sampling a batch of %d failed; each is sampled alone", len(step.sampled))
-            for index in range(len(step.sampled)):
-                self._sample_alone(logits, step, index, result)
-            return
-        self._batch.append(step, sampled.token_ids)
-        self._collect(step.sampled, sampled, result)
-
-    def _sample_alone(self, logits: Float32, step: BatchStep, index: int, result: StepResult) -> None:
+    def _collect_alone(self, step: BatchStep, index: int, alone: Sampled | Exception, result: StepResult) -> None:
         part = slice(index, index + 1)
-        alone = BatchStep(step.arrays, step.sampled[part], step.rows[part], step.num_tokens[part])
-        try:
-            sampled = self._sampler.sample(np.ascontiguousarray(logits[part]), alone.rows, alone.num_tokens)
-        except Exception as error:  # this is the one
-            result.failures.append((step.sampled[index], to_event_error(error, "sampling this request's next token")))
+        if isinstance(alone, Exception):
+            error = to_event_error(alone, "sampling this request's next token")
+            result.failures.append((step.sampled[index], error))
             return
-        self._batch.append(alone, sampled.token_ids)
-        self._collect(alone.sampled, sampled, result)
+        one = BatchStep(step.arrays, step.sampled[part], step.rows[part], step.num_tokens[part])
+        self._batch.append(one, alone.token_ids)
+        self._collect(one.sampled, alone, result)
 
-    def _collect(self, sequences: list[Sequence], sampled: "Sampled", result: StepResult) -> None:
+    def _collect(self, sequences: list[Sequence], sampled: Sampled, result: StepResult) -> None:
         """Adds sampled rows to the result."""
         token_ids: list[int] = sampled.token_ids.tolist()
         logprobs: list[list[wire.TokenLogprobs] | None] = [None] * len(sequences)
@@ -142,12 +100,6 @@ class Runner:
                 result.failures.append((sequences[index], _make_non_finite(sequences[index])))
 
 
-def _rows_of(logits: Float32, is_wanted: Bool) -> Float32:
-    """Some rows; where they are the first ones, as they usually are, without a copy."""
-    num_wanted = int(is_wanted.sum())
-    return logits[:num_wanted] if is_wanted[:num_wanted].all() else logits[is_wanted]
-
-
 def to_event_error(error: BaseException, doing: str) -> HeadwayError:
     """An exception as an error that a request can end with; what is not of our tree is logged and not shown."""
     if isinstance(error, HeadwayError):
@@ -163,7 +115,7 @@ def _make_non_finite(sequence: Sequence) -> NonFiniteLogits:
     )
 
 
-def _make_logprobs(sampled: "Sampled", index: int, num_top: int) -> wire.TokenLogprobs:
+def _make_logprobs(sampled: Sampled, index: int, num_top: int) -> wire.TokenLogprobs:
     return wire.TokenLogprobs(
         float(sampled.logprobs[index]),
         sampled.top_ids[index, :num_top].tolist(),

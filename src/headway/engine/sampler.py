@@ -11,32 +11,18 @@ probability reaches it, ties by the lower id), then the inverse of the distribut
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 import headway_wire as wire
 from headway import _native
 from headway.errors import InvalidConfig, InvariantBroken
+from headway.executor.base import Float32, Int32, Sampled
 
-Int32 = npt.NDArray[np.int32]
-Float32 = npt.NDArray[np.float32]
-Bool = npt.NDArray[np.bool_]
+__all__ = ["Sampled", "Sampler"]
 
 _SEED_MASK = 2**64 - 1
 _NO_LOGPROBS = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What was chosen for each of n rows; k is the largest number of logprobs that one of them asked for."""
-
-    token_ids: Int32  # [n], 0 where the row is not finite
-    is_finite: Bool  # [n], False: the logits have NaN or +infinity, or no token is left
-    logprobs: Float32  # [n], of token_ids, log-softmax of the raw logits; NaN where none was asked for
-    top_ids: Int32  # [n, k], likeliest first, ties by the lower id; -1 after what the row asked for
-    top_logprobs: Float32  # [n, k], -infinity after what the row asked for
 
 
 class Sampler:
@@ -51,6 +37,8 @@ class Sampler:
     Raises InvalidConfig when HEADWAY_ISA names an instruction set that is not there.
     """
 
+    native: _native.Sampler
+    """For executors that sample themselves."""
     token_ids: Int32
     """[max_num_seqs, max_model_len]: every running sequence's tokens (prompt and output) by row; engine/batch fills."""
 
@@ -59,7 +47,7 @@ class Sampler:
         self._num_logprobs = np.full(max_num_seqs, _NO_LOGPROBS, dtype=np.int32)
         self._vocab_size = vocab_size
         try:
-            self._native = _native.Sampler(self.token_ids, vocab_size, threads)
+            self.native = _native.Sampler(self.token_ids, vocab_size, threads)
         except ValueError as error:
             raise InvalidConfig(str(error)) from error
 
@@ -81,7 +69,7 @@ class Sampler:
         biases = [(id_, bias) for id_, bias in sampling.logit_bias.items() if 0 <= id_ < self._vocab_size]
         num_logprobs = _NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
         try:
-            self._native.set_row(
+            self.native.set_row(
                 row,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
@@ -103,6 +91,18 @@ class Sampler:
             raise InvariantBroken(str(error)) from error
         self._num_logprobs[row] = num_logprobs
 
+    def make_sampled(self, rows: Int32) -> Sampled:
+        """Room for what is sampled of these rows of the token matrix."""
+        n = len(rows)
+        k = max(0, int(self._num_logprobs.take(rows, mode="clip").max(initial=0)))
+        return Sampled(
+            np.empty(n, np.int32),
+            np.empty(n, np.bool_),
+            np.empty(n, np.float32),
+            np.empty((n, k), np.int32),
+            np.empty((n, k), np.float32),
+        )
+
     def sample(self, logits: Float32, rows: Int32, num_tokens: Int32) -> Sampled:
         """One token for each row of `logits`.
 
@@ -113,17 +113,9 @@ class Sampler:
 
         Blocks, without the GIL. Raises InvariantBroken when shapes, rows or counts are impossible.
         """
-        n = len(rows)
-        k = max(0, int(self._num_logprobs.take(rows, mode="clip").max(initial=0)))
-        sampled = Sampled(
-            np.empty(n, np.int32),
-            np.empty(n, np.bool_),
-            np.empty(n, np.float32),
-            np.empty((n, k), np.int32),
-            np.empty((n, k), np.float32),
-        )
+        sampled = self.make_sampled(rows)
         try:
-            self._native.sample(
+            self.native.sample(
                 np.ascontiguousarray(logits, dtype=np.float32),
                 np.ascontiguousarray(rows, dtype=np.int32),
                 np.ascontiguousarray(num_tokens, dtype=np.int32),

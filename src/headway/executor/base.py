@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from headway.checkpoint.raw import RawTensor
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,17 @@ class StepArrays:
     block_tables: Int32  # [num_seqs, max_blocks], rows padded by 0 after ceil(context_len / block_size)
     slots: Int64  # [num_tokens], where each token's K and V go
     logit_rows: Int32  # [num_logit_rows], ascending indexes into the tokens: whose logits are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What was chosen for each of n rows; k is the largest number of logprobs that one of them asked for."""
+
+    token_ids: Int32  # [n], 0 where the row is not finite
+    is_finite: Bool  # [n], False: the logits have NaN or +infinity, or no token is left
+    logprobs: Float32  # [n], of token_ids, log-softmax of the raw logits; NaN where none was asked for
+    top_ids: Int32  # [n, k], likeliest first, ties by the lower id; -1 after what the row asked for
+    top_logprobs: Float32  # [n, k], -infinity after what the row asked for
 
 
 class Weights(Protocol):
@@ -66,4 +78,33 @@ class Executor(Protocol):
 
     def execute(self, step: StepArrays) -> Float32:
         """Runs the step, writes its K and V. Logits [num_logit_rows, vocab_size], valid until the next call."""
+        ...
+
+
+@runtime_checkable
+class SamplingExecutor(Executor, Protocol):
+    """An executor that samples as well, in the same call."""
+
+    def execute_and_sample(
+        self,
+        step: StepArrays,
+        sampled_rows: Int32,
+        behind_rows: Int32,
+        behind_is_finite: Bool,
+        sampler: Any,
+        rows: Int32,
+        num_tokens: Int32,
+        sampled: Sampled,
+    ) -> None:
+        """Runs the step, writes its K and V, samples.
+
+        Args:
+            step: its logit_rows are not read.
+            sampled_rows: [n], ascending indexes into the tokens.
+            behind_rows: [m], tokens of which only is asked whether their last hidden state is finite.
+            behind_is_finite: [m], written.
+            sampler: a _native.Sampler.
+            rows, num_tokens: [n], as its sample() takes them.
+            sampled: written.
+        """
         ...

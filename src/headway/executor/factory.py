@@ -6,11 +6,13 @@ from collections.abc import MutableMapping
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig
 from headway.executor.base import Executor, KVBuffers, Weights
+from headway.executor.native import NativeExecutor, native_refusal
+from headway.executor.native_plan import PlanLimits
 from headway.model.program import Program
 from headway.observe.machine import usable_cores
 
-EXECUTORS: tuple[str, ...] = ("torch",)
-"""Fastest first: what auto takes the first of."""
+EXECUTORS: tuple[str, ...] = ("native", "torch")
+"""Fastest first: auto takes the first that runs the model."""
 
 
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -19,22 +21,53 @@ _SPIN_COUNT = "2000"
 keeps a core from whoever could use it: with other work on the machine a step took four times as long."""
 
 
+def choose_executor(program: Program, config: EngineConfig) -> str:
+    """native or torch.
+
+    1. What was asked for by name is taken; native only if it runs the Program in that dtype.
+    2. auto: native, unless it does not.
+
+    Raises:
+        InvalidConfig: no such executor.
+        UnsupportedModel: native was asked for and does not run the Program; names the op.
+    """
+    if config.executor == "torch":
+        return "torch"  # 1
+    if config.executor not in ("auto", "native"):
+        raise InvalidConfig(
+            f"executor is {config.executor!r}; it must be auto or one of {', '.join(EXECUTORS)}", param="executor"
+        )
+    refusal = native_refusal(program, config.dtype)
+    if refusal is None:
+        return "native"
+    if config.executor == "native":
+        raise refusal
+    return "torch"  # 2
+
+
 def make_executor(program: Program, weights: Weights, kv: KVBuffers, config: EngineConfig) -> Executor:
     """Loads the weights into an executor; blocks.
 
     Args:
         program: checked.
         weights: its tensors.
-        kv: its caches' memory; weights are computed with kv.dtype, which choose_dtype chose.
-        config: `executor` and `threads` are read.
+        kv: its caches' memory, whose type is what the executor keeps K and V in; torch computes with it, too.
+        config: `executor`, `dtype`, `threads`, `quantization` and the limits of a step are read.
 
     Raises:
         InvalidConfig: no such executor, or its package is not installed; names the extra that has it.
-        TensorMismatch, UnsupportedModel: as the executor.
+        TensorMismatch, UnsupportedModel, OutOfMemory: as the executor.
     """
-    name = EXECUTORS[0] if config.executor == "auto" else config.executor
-    if name not in EXECUTORS:
-        raise InvalidConfig(f"executor is {name!r}; it must be auto or one of {', '.join(EXECUTORS)}", param="executor")
+    threads = config.threads or usable_cores()
+    if choose_executor(program, config) == "native":
+        return NativeExecutor(
+            program,
+            weights,
+            kv,
+            threads=threads,
+            limits=make_limits(program, kv, config),
+            quantization=config.quantization,
+        )
     spin_briefly(os.environ)
     try:
         from headway.executor.torch import TorchExecutor
@@ -44,7 +77,17 @@ def make_executor(program: Program, weights: Weights, kv: KVBuffers, config: Eng
         raise InvalidConfig(
             "the torch executor needs PyTorch: pip install 'headway[torch]'", param="executor"
         ) from error
-    return TorchExecutor(program, weights, kv, dtype=kv.dtype, threads=config.threads or usable_cores())
+    return TorchExecutor(program, weights, kv, dtype=kv.dtype, threads=threads)
+
+
+def make_limits(program: Program, kv: KVBuffers, config: EngineConfig) -> PlanLimits:
+    """What the steps of an engine of this config stay under."""
+    return PlanLimits(
+        max_tokens=config.max_num_batched_tokens,
+        max_selected=min(config.max_num_seqs, config.max_num_batched_tokens),
+        max_seqs=min(config.max_num_seqs, config.max_num_batched_tokens),
+        max_context=min(config.max_model_len or program.max_position, kv.num_blocks * kv.block_size),
+    )
 
 
 def spin_briefly(environ: MutableMapping[str, str]) -> None:

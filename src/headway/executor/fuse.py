@@ -5,7 +5,7 @@
     gates      an Activation and the Mul that alone reads it
     residuals  a Linear (with a Scale) and the Add that alone reads it
 
-Values keep their names and what they hold, up to rounding.
+join_gates does one more, for executors whose products can end with a gate. Values keep their names and what they hold, up to rounding.
 """
 
 from collections import Counter
@@ -89,9 +89,32 @@ class AddLinear:
 PlanOp = Op | JoinedLinear | JoinedRope | Gate | AddLinear
 
 
-def outs_of(op: PlanOp) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedLinear:
+    """out = activation(input @ gate.T + gate_bias) * (input @ up.T + up_bias)."""
+
+    out: str
+    input: str
+    gate: str
+    up: str
+    gate_bias: str | None
+    up_bias: str | None
+    kind: ActivationKind
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        """The value made."""
+        return (self.out,)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+
+def outs_of(op: PlanOp | GatedLinear) -> tuple[str, ...]:
     """The values that an op makes."""
-    return op.outs if isinstance(op, JoinedLinear | JoinedRope | Gate | AddLinear) else (op.out,)
+    return op.outs if isinstance(op, JoinedLinear | JoinedRope | Gate | AddLinear | GatedLinear) else (op.out,)
 
 
 def fuse(ops: Sequence[Op], fusions: Collection[Fusion] = ALL_FUSIONS) -> tuple[PlanOp, ...]:
@@ -102,6 +125,44 @@ def fuse(ops: Sequence[Op], fusions: Collection[Fusion] = ALL_FUSIONS) -> tuple[
         if name in fusions:
             plan = run(plan)
     return plan
+
+
+def join_gates(
+    plan: Sequence[PlanOp], kinds: Collection[ActivationKind], is_alike: Callable[[str, str], bool]
+) -> tuple[PlanOp | GatedLinear, ...]:
+    """A JoinedLinear of two and the Gate that alone reads them become one op, which stands where the gate stood.
+
+    Args:
+        kinds: activations that a product can end with.
+        is_alike: whether two weights can be laid out as one.
+    """
+    readers = Counter(name for op in plan for name in op.inputs)
+    pairs = {op.outs: op for op in plan if isinstance(op, JoinedLinear) and len(op.outs) == 2}
+    joined: dict[str, GatedLinear] = {}
+    dropped: set[str] = set()
+    for op in plan:
+        if not isinstance(op, Gate) or op.kind not in kinds or readers[op.gate] + readers[op.up] != 2:
+            continue
+        pair = pairs.get((op.gate, op.up)) or pairs.get((op.up, op.gate))
+        if pair is not None and is_alike(*pair.weights):
+            joined[op.out] = _gated(op, pair)
+            dropped.add(pair.outs[0])
+    kept = (op for op in plan if outs_of(op)[0] not in dropped)
+    return tuple(joined.get(outs_of(op)[0], op) for op in kept)
+
+
+def _gated(gate: Gate, pair: JoinedLinear) -> GatedLinear:
+    weights = dict(zip(pair.outs, pair.weights, strict=True))
+    biases = dict(zip(pair.outs, pair.biases, strict=True)) if pair.biases else {}
+    return GatedLinear(
+        out=gate.out,
+        input=pair.input,
+        gate=weights[gate.gate],
+        up=weights[gate.up],
+        gate_bias=biases.get(gate.gate),
+        up_bias=biases.get(gate.up),
+        kind=gate.kind,
+    )
 
 
 def _rebuild(plan: Sequence[PlanOp], replaced: dict[str, PlanOp], dropped: set[str]) -> tuple[PlanOp, ...]:

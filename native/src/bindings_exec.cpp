@@ -1,0 +1,398 @@
+// headway._native: matrices, threads and plans of the native executor (headway.executor.native*). Values are given as
+// tuples: a place is (offset, ld, width) in floats, a prepared place (q, scales, sums, wide, width) in bytes, -1: none.
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include "bindings.h"
+#include "exec/packing.h"
+#include "exec/plan.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace headway {
+
+namespace {
+
+using PlaceTuple = std::tuple<int64_t, int64_t, int32_t>;
+using PreparedTuple = std::tuple<int64_t, int64_t, int64_t, int64_t, int32_t>;
+using Floats = Array<const float, 1>;
+
+Place to_place(const PlaceTuple& tuple) { return {std::get<0>(tuple), std::get<1>(tuple), std::get<2>(tuple)}; }
+
+PreparedPlace to_prepared(const PreparedTuple& tuple) {
+    return {std::get<0>(tuple), std::get<1>(tuple), std::get<2>(tuple), std::get<3>(tuple), std::get<4>(tuple)};
+}
+
+GgmlType type_of(const std::string& name) {
+    for (GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::q4_0, GgmlType::q4_1, GgmlType::q5_0, GgmlType::q5_1,
+                          GgmlType::q8_0, GgmlType::q4_k, GgmlType::q5_k, GgmlType::q6_k, GgmlType::bf16}) {
+        if (name == ggml_type_name(type)) return type;
+    }
+    throw std::invalid_argument("there is no form for tensors of type " + name);
+}
+
+Form form_named(const std::string& name) {
+    if (name == "bf16") return Form::bf16;
+    if (name == "q8") return Form::q8;
+    if (name == "q4") return Form::q4;
+    throw std::invalid_argument("form is '" + name + "'; it must be bf16, q8 or q4");
+}
+
+// A tensor's rows shared out over threads; the first fault is kept.
+class PackJob final : public Job {
+public:
+    PackJob(PackedMatrix& matrix, GgmlType type, const uint8_t* rows, int32_t num_rows, const int32_t* dest_rows,
+            int64_t row_bytes)
+        : matrix_(matrix), type_(type), rows_(rows), num_rows_(num_rows), dest_rows_(dest_rows), row_bytes_(row_bytes) {}
+
+    int32_t num_stages() const override { return 1; }
+    int32_t begin(int32_t) override { return (num_rows_ + rows_an_item - 1) / rows_an_item; }
+
+    void run(int32_t, int32_t item, int) override {
+        const int32_t begin = item * rows_an_item;
+        const int32_t count = std::min(rows_an_item, num_rows_ - begin);
+        try {
+            matrix_.pack(type_, rows_ + begin * row_bytes_, count, dest_rows_ + begin);
+        } catch (...) {
+            const std::lock_guard lock(mutex_);
+            if (!fault_) fault_ = std::current_exception();
+        }
+    }
+
+    void rethrow() const {
+        if (fault_) std::rethrow_exception(fault_);
+    }
+
+private:
+    static constexpr int32_t rows_an_item = 64;
+
+    PackedMatrix& matrix_;
+    GgmlType type_;
+    const uint8_t* rows_;
+    int32_t num_rows_;
+    const int32_t* dest_rows_;
+    int64_t row_bytes_;
+    std::mutex mutex_;
+    std::exception_ptr fault_;
+};
+
+void pack(PackedMatrix& matrix, const std::string& type_name, Array<const uint8_t, 1> data,
+          Array<const int32_t, 1> dest_rows, Workers& workers) {
+    const GgmlType type = type_of(type_name);
+    const int64_t row_bytes = row_bytes_of(type, matrix.view().num_cols);
+    const auto num_rows = static_cast<int32_t>(dest_rows.shape(0));
+    require(static_cast<int64_t>(data.shape(0)) == row_bytes * num_rows, "the data is not of so many rows");
+    PackJob job(matrix, type, data.data(), num_rows, dest_rows.data(), row_bytes);
+    {
+        const nb::gil_scoped_release no_gil;
+        workers.run(job);
+    }
+    job.rethrow();
+}
+
+void dequantise(const PackedMatrix& matrix, Array<float, 2> out) {
+    const MatrixView& view = matrix.view();
+    require(out.shape(0) == static_cast<size_t>(view.num_rows) && out.shape(1) == static_cast<size_t>(view.num_cols),
+            "out has another shape than the matrix");
+    for (int32_t row = 0; row < view.num_rows; ++row) {
+        matrix.dequantise_row(row, out.data() + static_cast<int64_t>(row) * view.num_cols);
+    }
+}
+
+void bind_matrix(nb::module_& module) {
+    nb::class_<Workers>(module, "Workers", "The threads that steps run on; they sleep between steps.")
+        .def(nb::init<int>(), "threads"_a)
+        .def_prop_ro("threads", &Workers::num_threads);
+    nb::class_<PackedMatrix>(module, "PackedMatrix", "A weight in a run form; see native/src/exec/matrix.h.")
+        .def(
+            "__init__",
+            [](PackedMatrix* self, const std::string& form, int32_t group, bool has_min, bool wide_scales,
+               int32_t num_rows, int32_t num_cols) {
+                new (self) PackedMatrix({form_named(form), group, has_min, wide_scales}, num_rows, num_cols);
+            },
+            "form"_a, nb::kw_only(), "group"_a, "has_min"_a, "wide_scales"_a, "num_rows"_a, "num_cols"_a)
+        .def_prop_ro("num_bytes", &PackedMatrix::num_bytes)
+        .def_prop_ro("shape", [](const PackedMatrix& self) { return std::make_tuple(self.view().num_rows, self.view().num_cols); })
+        .def("pack", &pack, "type"_a, "data"_a.noconvert(), "dest_rows"_a.noconvert(), "workers"_a,
+             "Row i of a file's tensor becomes row dest_rows[i].")
+        .def("dequantise", &dequantise, "out"_a.noconvert(), "All of it as float32.");
+}
+
+// A plan, and what its stages point into.
+class BoundPlan {
+public:
+    BoundPlan(nb::object workers, int32_t max_tokens, int32_t max_selected, int32_t max_seqs, int32_t max_context,
+              int32_t num_embeddings, int32_t num_blocks, int32_t block_size, int64_t arena_bytes)
+        : kept_{workers},
+          plan_({max_tokens, max_selected, max_seqs, max_context, num_embeddings, num_blocks, block_size}, arena_bytes,
+                nb::cast<Workers&>(workers)),
+          num_blocks_(num_blocks),
+          block_size_(block_size) {}
+
+    Plan& plan() { return plan_; }
+
+    void row_stage(bool is_selected, bool cuts_at_blocks) {
+        plan_.add_row_stage(is_selected ? RowKind::selected : RowKind::tokens, cuts_at_blocks);
+    }
+
+    void embed(nb::object table, bool by_position, int32_t offset, float scale, const PlaceTuple& out) {
+        auto op = std::make_unique<EmbedRows>();
+        op->table = view_of(table);
+        op->index = by_position ? EmbedIndex::position : EmbedIndex::token;
+        op->index_offset = offset;
+        op->scale = scale;
+        op->out = to_place(out);
+        plan_.add_row_op(std::move(op));
+    }
+
+    void norm(bool is_layer, const PlaceTuple& in, const PlaceTuple& out, int32_t head, Floats weight,
+              std::optional<Floats> bias, float eps, bool one_plus) {
+        require(static_cast<int32_t>(weight.shape(0)) == head, "a norm's weight is not of its head's width");
+        auto op = std::make_unique<NormRows>();
+        op->is_layer = is_layer;
+        op->in = to_place(in);
+        op->out = to_place(out);
+        op->head = head;
+        op->weight = floats_of(weight);
+        op->bias = bias ? floats_of(*bias) : nullptr;
+        op->eps = eps;
+        op->one_plus = one_plus;
+        plan_.add_row_op(std::move(op));
+    }
+
+    void prepare(bool is_selected, const PlaceTuple& in, const PreparedTuple& out) {
+        auto op = std::make_unique<PrepareRows>();
+        op->kind = is_selected ? RowKind::selected : RowKind::tokens;
+        op->in = to_place(in);
+        op->out = to_prepared(out);
+        plan_.add_row_op(std::move(op));
+    }
+
+    void element(int what, int activation, int gate, float factor, float cap, const PlaceTuple& left,
+                 const PlaceTuple& right, const PlaceTuple& out) {
+        auto op = std::make_unique<ElementRows>();
+        op->what = static_cast<ElementRows::What>(what);
+        op->activation = activation;
+        op->gate = static_cast<Gate>(gate);
+        op->factor = factor;
+        op->cap = cap;
+        op->left = to_place(left);
+        op->right = to_place(right);
+        op->out = to_place(out);
+        plan_.add_row_op(std::move(op));
+    }
+
+    void rope(const PlaceTuple& value, int32_t head_dim, Array<const float, 2> cosines, Array<const float, 2> sines,
+              bool interleaved) {
+        require(cosines.shape(0) == sines.shape(0) && cosines.shape(1) == sines.shape(1),
+                "cosines and sines differ in shape");
+        auto op = std::make_unique<RopeRows>();
+        op->value = to_place(value);
+        op->head_dim = head_dim;
+        op->table = {cosines.data(), sines.data(), static_cast<int32_t>(cosines.shape(1)), interleaved};
+        kept_.push_back(nb::cast(cosines));
+        kept_.push_back(nb::cast(sines));
+        plan_.add_row_op(std::move(op));
+    }
+
+    void select(const PlaceTuple& in, const PlaceTuple& out) {
+        auto op = std::make_unique<SelectRows>();
+        op->in = to_place(in);
+        op->out = to_place(out);
+        plan_.add_row_op(std::move(op));
+    }
+
+    void product_stage(bool is_selected, const PreparedTuple& input) {
+        plan_.add_product_stage(is_selected ? RowKind::selected : RowKind::tokens, to_prepared(input));
+    }
+
+    void product(nb::object matrix, const PlaceTuple& out, std::optional<Floats> bias, const PlaceTuple& base,
+                 float scale, int gate) {
+        ProductPart part;
+        part.matrix = view_of(matrix);
+        part.out = to_place(out);
+        part.bias = bias ? floats_of(*bias) : nullptr;
+        part.base = to_place(base);
+        part.scale = scale;
+        part.gate = static_cast<Gate>(gate);
+        plan_.add_product(part);
+    }
+
+    // The cache: k and v as bytes; scales of int8 behind the values of the same buffer.
+    KVView cache(bool is_int8, int32_t num_kv_heads, int32_t qk_dim, int32_t v_dim, Array<uint8_t, 1> k,
+                 Array<uint8_t, 1> v) {
+        KVView view{};
+        view.type = is_int8 ? KVType::int8 : KVType::bf16;
+        view.block_size = block_size_;
+        view.num_kv_heads = num_kv_heads;
+        view.qk_dim = qk_dim;
+        view.v_dim = v_dim;
+        view.k = k.data();
+        view.v = v.data();
+        const int64_t slots = static_cast<int64_t>(num_blocks_) * block_size_ * num_kv_heads;
+        const int32_t k_width = is_int8 ? (qk_dim + 3) / 4 * 4 : (qk_dim + 1) / 2 * 4;
+        const int64_t k_bytes = slots * k_width, v_bytes = slots * v_dim * (is_int8 ? 1 : 2);
+        const int64_t scale_bytes = is_int8 ? slots * static_cast<int64_t>(sizeof(float)) : 0;
+        require(static_cast<int64_t>(k.shape(0)) >= k_bytes + scale_bytes, "the memory of K is too small for the cache");
+        require(static_cast<int64_t>(v.shape(0)) >= v_bytes + scale_bytes, "the memory of V is too small for the cache");
+        if (is_int8) {
+            view.k_scales = reinterpret_cast<float*>(k.data() + k_bytes);
+            view.v_scales = reinterpret_cast<float*>(v.data() + v_bytes);
+        }
+        kept_.push_back(nb::cast(k));
+        kept_.push_back(nb::cast(v));
+        return view;
+    }
+
+    void write_kv(const KVView& kv, const PlaceTuple& k, const PlaceTuple& v) {
+        auto op = std::make_unique<WriteKVRows>();
+        op->kv = kv;
+        op->k = to_place(k);
+        op->v = to_place(v);
+        plan_.add_row_op(std::move(op));
+    }
+
+    void attention(const KVView& kv, const PlaceTuple& q, const PlaceTuple& out, int32_t num_heads, float scale,
+                   float soft_cap, int32_t window, bool causal) {
+        plan_.add_attention({kv, to_place(q), to_place(out), scale, soft_cap},
+                            {num_heads, kv.num_kv_heads, kv.qk_dim, kv.v_dim, window, causal});
+    }
+
+    void finish(const PlaceTuple& last_hidden, const PlaceTuple& logits) {
+        plan_.set_last_hidden(to_place(last_hidden));
+        plan_.set_logits(to_place(logits));
+        plan_.finish();
+    }
+
+    void execute(Array<const int32_t, 1> token_ids, Array<const int32_t, 1> positions, Array<const int64_t, 1> slots,
+                 Array<const int32_t, 1> query_starts, Array<const int32_t, 1> context_lens,
+                 Array<const int32_t, 2> block_tables, Array<const int32_t, 1> logit_rows) {
+        const Step step = to_step(token_ids, positions, slots, query_starts, context_lens, block_tables, logit_rows);
+        num_selected_ = step.num_selected;
+        const nb::gil_scoped_release no_gil;
+        plan_.run(step, {});
+    }
+
+    void sample(Array<const int32_t, 1> token_ids, Array<const int32_t, 1> positions, Array<const int64_t, 1> slots,
+                Array<const int32_t, 1> query_starts, Array<const int32_t, 1> context_lens,
+                Array<const int32_t, 2> block_tables, Array<const int32_t, 1> logit_rows,
+                Array<const int32_t, 1> checked_rows, Array<bool, 1> checked_finite, BoundSampler& sampler,
+                Array<const int32_t, 1> rows, Array<const int32_t, 1> num_tokens, Array<int32_t, 1> chosen,
+                Array<bool, 1> is_finite, Array<float, 1> logprobs, Array<int32_t, 2> top_ids,
+                Array<float, 2> top_logprobs) {
+        const Step step = to_step(token_ids, positions, slots, query_starts, context_lens, block_tables, logit_rows);
+        require(sampler.batch.vocab_size() == plan_.logits_width(), "the sampler is of another vocabulary");
+        require(checked_rows.shape(0) == checked_finite.shape(0), "checked_rows and checked_finite differ in length");
+        const SampleCall call = sampler.make_call(nullptr, logit_rows.shape(0), rows, num_tokens, chosen, is_finite,
+                                                  logprobs, top_ids, top_logprobs);
+        num_selected_ = step.num_selected;
+        const nb::gil_scoped_release no_gil;
+        plan_.run(step, {checked_rows.data(), static_cast<int32_t>(checked_rows.shape(0)), checked_finite.data(),
+                         &sampler.batch, call});
+    }
+
+    // The last step's, as a view of the plan's memory.
+    auto logits() {
+        const auto width = static_cast<size_t>(plan_.logits_width());
+        return nb::ndarray<nb::numpy, const float, nb::ndim<2>>(plan_.logits(), {static_cast<size_t>(num_selected_), width},
+                                                                nb::find(this));
+    }
+
+private:
+    static Step to_step(const Array<const int32_t, 1>& token_ids, const Array<const int32_t, 1>& positions,
+                        const Array<const int64_t, 1>& slots, const Array<const int32_t, 1>& query_starts,
+                        const Array<const int32_t, 1>& context_lens, const Array<const int32_t, 2>& block_tables,
+                        const Array<const int32_t, 1>& logit_rows) {
+        const size_t num_tokens = token_ids.shape(0), num_seqs = context_lens.shape(0);
+        require(positions.shape(0) == num_tokens && slots.shape(0) == num_tokens,
+                "token_ids, positions and slots differ in length");
+        require(query_starts.shape(0) == num_seqs + 1 && block_tables.shape(0) == num_seqs,
+                "query_starts, context_lens and block_tables are not of one number of sequences");
+        return {token_ids.data(),
+                positions.data(),
+                slots.data(),
+                query_starts.data(),
+                context_lens.data(),
+                block_tables.data(),
+                logit_rows.data(),
+                static_cast<int32_t>(num_tokens),
+                static_cast<int32_t>(num_seqs),
+                static_cast<int32_t>(block_tables.shape(1)),
+                static_cast<int32_t>(logit_rows.shape(0))};
+    }
+
+    MatrixView view_of(nb::object matrix) {
+        kept_.push_back(matrix);
+        return nb::cast<PackedMatrix&>(matrix).view();
+    }
+
+    const float* floats_of(const Floats& array) {
+        kept_.push_back(nb::cast(array));
+        return array.data();
+    }
+
+    std::vector<nb::object> kept_;
+    Plan plan_;
+    int32_t num_blocks_;
+    int32_t block_size_;
+    int32_t num_selected_ = 0;
+};
+
+void bind_plan(nb::module_& module) {
+    nb::class_<KVView>(module, "KVCacheView");
+    nb::class_<BoundPlan>(module, "Plan", "A compiled Program; see headway.executor.native_plan.")
+        .def(nb::init<nb::object, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t>(), "workers"_a,
+             nb::kw_only(), "max_tokens"_a, "max_selected"_a, "max_seqs"_a, "max_context"_a, "num_embeddings"_a,
+             "num_blocks"_a, "block_size"_a, "arena_bytes"_a)
+        .def_prop_ro("num_bytes", [](BoundPlan& self) { return self.plan().num_bytes(); })
+        .def("row_stage", &BoundPlan::row_stage, nb::kw_only(), "is_selected"_a, "cuts_at_blocks"_a)
+        .def("embed", &BoundPlan::embed, "table"_a, nb::kw_only(), "by_position"_a, "offset"_a, "scale"_a, "out"_a)
+        .def("norm", &BoundPlan::norm, nb::kw_only(), "is_layer"_a, "input"_a, "out"_a, "head"_a, "weight"_a.noconvert(),
+             "bias"_a.none(), "eps"_a, "one_plus"_a)
+        .def("prepare", &BoundPlan::prepare, nb::kw_only(), "is_selected"_a, "input"_a, "out"_a)
+        .def("element", &BoundPlan::element, nb::kw_only(), "what"_a, "activation"_a, "gate"_a, "factor"_a, "cap"_a,
+             "left"_a, "right"_a, "out"_a)
+        .def("rope", &BoundPlan::rope, nb::kw_only(), "value"_a, "head_dim"_a, "cosines"_a.noconvert(),
+             "sines"_a.noconvert(), "interleaved"_a)
+        .def("select", &BoundPlan::select, nb::kw_only(), "input"_a, "out"_a)
+        .def("product_stage", &BoundPlan::product_stage, nb::kw_only(), "is_selected"_a, "input"_a)
+        .def("product", &BoundPlan::product, "matrix"_a, nb::kw_only(), "out"_a, "bias"_a.none(), "base"_a, "scale"_a,
+             "gate"_a)
+        .def("cache", &BoundPlan::cache, nb::kw_only(), "is_int8"_a, "num_kv_heads"_a, "qk_dim"_a, "v_dim"_a,
+             "k"_a.noconvert(), "v"_a.noconvert())
+        .def("write_kv", &BoundPlan::write_kv, "cache"_a, nb::kw_only(), "k"_a, "v"_a)
+        .def("attention", &BoundPlan::attention, "cache"_a, nb::kw_only(), "q"_a, "out"_a, "num_heads"_a, "scale"_a,
+             "soft_cap"_a, "window"_a, "causal"_a)
+        .def("finish", &BoundPlan::finish, nb::kw_only(), "last_hidden"_a, "logits"_a)
+        .def("execute", &BoundPlan::execute)
+        .def("sample", &BoundPlan::sample)
+        .def("logits", &BoundPlan::logits);
+}
+
+}  // namespace
+
+void bind_exec(nb::module_& module) {
+    bind_matrix(module);
+    bind_plan(module);
+    module.def(
+        "step_kernels",
+        [] {
+            const ExecKernels& kernels = exec_kernels(choose_isa());
+            return std::make_tuple(std::string(kernels.name), kernels.row_tile, kernels.multiplies_bf16);
+        },
+        "Name, row tile and whether bfloat16 is multiplied as it is. Raises ValueError as chosen_isa().");
+}
+
+}  // namespace headway

@@ -13,6 +13,8 @@
 #include "attention_tile_impl.h"
 #include "attention_cache_impl.h"
 #include "attention_impl.h"
+#include "attention_direct_impl.h"
+#include "attention_join_impl.h"
 
 namespace headway {
 

@@ -14,6 +14,15 @@ def chosen_isa() -> str:
 def philox4x64(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """Philox4x64-10: four 64-bit words of noise for a counter of four and a key of two."""
 
+def explain_bus_errors(exit_code: int) -> None:
+    """From now on a SIGBUS in a watched mapping ends the process with this code, and a line on standard error."""
+
+def watch_mapping(start: int, num_bytes: int, path: str) -> int:
+    """Notes the mapping of the file `path` at the address `start`; what unwatch_mapping takes."""
+
+def unwatch_mapping(place: int) -> None:
+    """Forgets it, before it is unmapped."""
+
 class Sampler:
     """Samples batches of rows; headway.engine.sampler.Sampler is its Python side."""
 

@@ -18,7 +18,8 @@ import pytest
 import headway_wire as wire
 from headway.testing.script import Reply, Script, say
 from headway.testing.scripted_service import PREDICTOR
-from headway.worker.channel import WorkerEnd
+from headway.testing.tiny_model import write_tiny_model
+from headway.worker.channel import EXIT_LOST_PAGE, WorkerEnd
 from headway.worker.process import WorkerProcess, describe_exit, start_process
 from headway.worker.serve import EXIT_BAD_PARENT
 
@@ -106,6 +107,48 @@ async def test_an_exception_that_escapes_is_failed_then_an_end_with_its_last_wor
     assert isinstance(listener.said[-1], wire.Failed)
     assert listener.ends[0].how == "ended with exit code 1"
     assert "RuntimeError: scripted to raise at 0" in listener.ends[0].last_words
+
+
+@pytest.mark.parametrize(
+    ("predictor", "words", "exit_code"),
+    [
+        ("BetweenTensors", "has shrunk from {size} to 4096 bytes since it was opened", 1),
+        ("WithinATensor", "was cut while it was read, or its disk failed", EXIT_LOST_PAGE),
+    ],
+)
+async def test_a_child_whose_model_is_cut_while_it_loads_says_which_file_it_was(
+    listener: Listener,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    predictor: str,
+    words: str,
+    exit_code: int,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    source = write_tiny_model(tmp_path / "model")
+    size = (source / "model.safetensors").stat().st_size
+    await listener.start(
+        wire.Load(
+            predictor=f"worker.cutting_predictor:{predictor}",
+            source=str(source),
+            options={"threads": 1, "kv_cache_memory": 1 << 20},
+        )
+    )
+    await listener.until(lambda: listener.ends)
+    failed = listener.said[-1]
+    assert isinstance(failed, wire.Failed)
+    assert failed.error.kind == "CorruptCheckpoint"
+    assert failed.error.message.startswith(f"{source}/model.safetensors {words.format(size=size)}")
+    assert "by renaming another over it" in failed.error.message
+    assert listener.ends[0].how == f"ended with exit code {exit_code}"
+
+
+async def test_another_bus_error_kills_as_before(listener: Listener) -> None:
+    await listener.start(load())
+    await listener.until(lambda: listener.has(wire.Ready))
+    os.kill(listener.worker.pid, signal.SIGBUS)
+    await listener.until(lambda: listener.ends)
+    assert listener.ends[0].how == "was ended by SIGBUS"
 
 
 async def test_a_step_that_never_ends_is_ended_by_the_end_of_file(listener: Listener) -> None:

@@ -2,7 +2,7 @@
 
 A file that another replaces by a rename stays as it was for whoever has it mapped. One that is written or cut in place
 does not: that is seen at each array and by check_unchanged(), and a page that has gone meanwhile is a SIGBUS, which
-worker/bus_error.py explains.
+a worker's process explains (native/src/bus_error.h).
 """
 
 import contextlib
@@ -37,6 +37,7 @@ class MappedFile:
             raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
         self.modified_ns = status.st_mtime_ns
         self._close_descriptor = weakref.finalize(self, os.close, self._descriptor)
+        self._unwatch: weakref.finalize[..., MappedFile] | None = None
 
     def read(self, start: int, num_bytes: int) -> bytes:
         """A copy of num_bytes bytes from `start`, past the mapping: a file that shrinks meanwhile kills nobody.
@@ -60,6 +61,8 @@ class MappedFile:
         Raises CorruptCheckpoint where the file has changed: touching a page that is gone would kill the process.
         """
         self.check_unchanged()
+        if self._unwatch is None:
+            self._watch()
         return np.frombuffer(self.data, np.uint8, num_bytes, start)
 
     def will_need(self, start: int, num_bytes: int) -> None:
@@ -83,8 +86,18 @@ class MappedFile:
     def close(self) -> None:
         """Unmaps the file. With arrays of it still about that waits for the last of them."""
         with contextlib.suppress(BufferError):
+            if self._unwatch is not None:
+                self._unwatch()
             self.data.close()
         self._close_descriptor()
+
+    def _watch(self) -> None:
+        """Lets the process say whose page it was, should one be gone. Not before pages are touched: few who open do."""
+        from headway import _native
+
+        start = np.frombuffer(self.data, np.uint8).ctypes.data
+        place = _native.watch_mapping(start, self.size, str(self.path))
+        self._unwatch = weakref.finalize(self, _native.unwatch_mapping, place)
 
     def _advise(self, name: str, start: int, end: int) -> None:
         advice = getattr(mmap, name, None)  # not on every system

@@ -23,7 +23,8 @@ from collections.abc import Callable
 import msgspec
 
 import headway_wire as wire
-from headway.worker.channel import Receiver, WorkerEnd
+from headway.errors import CorruptCheckpoint
+from headway.worker.channel import EXIT_LOST_PAGE, Receiver, WorkerEnd
 from headway.worker.spawn import spawn, take_spawned
 
 logger = logging.getLogger(__name__)
@@ -134,8 +135,15 @@ class WorkerProcess(asyncio.Protocol):
             self._transport.abort()
         self._output.close()
         self.gone.set()
+        if self._exit_code == EXIT_LOST_PAGE and self._kill_reason is None:
+            self._tell_lost_page()
         how = self._kill_reason or describe_exit(self._exit_code)
         self._receiver.on_end(WorkerEnd(how, self._output.last_words))
+
+    def _tell_lost_page(self) -> None:
+        """The child could not say it itself: it ended inside a signal handler."""
+        words = self._output.last_words.rpartition("\n")[2]
+        self._receiver.on_messages([wire.Failed(error=CorruptCheckpoint(words).to_wire())])
 
     def _send_end_of_file(self) -> None:
         # What is written so far goes first; the child ends itself when it sees the end (worker/serve).

@@ -6,6 +6,7 @@ End of file from the parent ends the process at once, whatever it is doing: a wo
 """
 
 import argparse
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 import headway_wire as wire
+from headway.worker.channel import EXIT_LOST_PAGE
 from headway.worker.loop import Inbox, WorkerLoop
 from headway.worker.outbox import Outbox
 
@@ -88,6 +90,15 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def explain_lost_pages() -> None:
+    """Has a SIGBUS in a mapped file end this process with words and EXIT_LOST_PAGE (native/src/bus_error.h)."""
+    # An installation without its kernels is told by the predictor, as a failed load.
+    with contextlib.suppress(ImportError):
+        from headway import _native
+
+        _native.explain_bus_errors(EXIT_LOST_PAGE)
+
+
 def import_ahead(modules: Sequence[str]) -> None:
     """Imports what the model will probably need. What can not be imported is told by whoever needs it."""
     for module in modules:
@@ -110,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     die_with_parent()
+    explain_lost_pages()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     connection = socket.socket(fileno=options.fd)
     connection.set_inheritable(False)

@@ -18,6 +18,7 @@ const std::vector<const headway::ExecKernels*>& exec_tables();
 void test_sampler();
 void test_layers();
 void test_attention();
+void test_products();
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

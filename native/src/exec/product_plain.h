@@ -55,16 +55,6 @@ void quantise_rows(const float* x, int64_t ld, int32_t row_begin, int32_t row_en
     }
 }
 
-void pack_rows(const float* x, int64_t ld, int32_t row_begin, int32_t row_end, const Activations* a) {
-    for (int32_t row = row_begin; row < row_end; ++row) {
-        const Tile tile = tile_at(*a, row / row_tile * row_tile, row_tile);
-        float* to = tile.f32 + row % row_tile;
-        for (int32_t k = 0; k < a->num_groups * group_cols; ++k) {
-            to[int64_t{k} * tile.rows] = k < a->num_cols ? x[row * ld + k] : 0.0f;
-        }
-    }
-}
-
 // Code - offset of `cols` columns from the first of a group on: [cols][16].
 void unpack_codes(const MatrixView& w, const uint8_t* codes, int32_t first, int32_t cols, float* unpacked) {
     const bool is_q8 = w.form == Form::q8;
@@ -162,3 +152,5 @@ void product(const MatrixView* w, const Activations* a, int32_t row_begin, int32
 
 }  // namespace
 }  // namespace headway
+
+#include "product_rows_f32.h"

@@ -6,9 +6,6 @@
 
 #include "float16.h"
 #include "matrix.h"
-#if !__has_include("elementwise_impl.h")
-#include "gate_pending.h"
-#endif
 
 #define HEADWAY_INLINE inline __attribute__((always_inline))
 

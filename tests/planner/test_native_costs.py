@@ -1,12 +1,19 @@
 """The native executor's costs of a small shape, worked out by hand."""
 
 import dataclasses
+import math
 
+import numpy as np
 import pytest
 
+from headway.cache.kv_store import KVStore
+from headway.checkpoint.ggml_types import find_type
+from headway.checkpoint.raw import RawTensor
 from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, UnsupportedModel
+from headway.executor.factory import make_limits
+from headway.executor.native import NativeExecutor
 from headway.model import make_program
 from headway.model.program import Program
 from headway.planner.memory import plan_memory
@@ -106,6 +113,15 @@ def test_a_token_of_kv(kv_cache_dtype, num_bytes, kv_dtype) -> None:
     assert (made.kv_bytes_per_token, made.kv_dtype) == (num_bytes, kv_dtype)
 
 
+@pytest.mark.parametrize("head_dim", [16, 20, 64])
+@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "int8"])
+def test_the_cache_takes_what_its_tokens_were_planned_to(kv_cache_dtype: str, head_dim: int) -> None:
+    program = make_program(dataclasses.replace(SHAPE, head_dim=head_dim, rope=RopeShape(dims=head_dim)))
+    made = costs(program=program, kv_cache_dtype=kv_cache_dtype)
+    store = KVStore(program.caches, num_blocks=3, block_size=16, dtype=made.kv_dtype)
+    assert store.num_bytes == 3 * 16 * made.kv_bytes_per_token
+
+
 def test_torch_has_neither_quantization_nor_an_int8_cache() -> None:
     with pytest.raises(InvalidConfig, match="quantization is int8, which the torch executor does not have"):
         torch_costs(PROGRAM, "bfloat16", EngineConfig(quantization="int8"))
@@ -115,16 +131,88 @@ def test_torch_has_neither_quantization_nor_an_int8_cache() -> None:
 
 
 def test_the_workspace_grows_with_tokens_logits_and_threads() -> None:
-    small = costs(max_num_batched_tokens=64, max_num_seqs=4).workspace_bytes
-    # At its widest a token holds the residual (64), its norm (64), gate and up (128 each); the norm made ready beside.
-    token = (64 + 64 + 128 + 128) * 4 + int(64 * (1 + 12 / 32 + 4))
-    assert costs(max_num_batched_tokens=128, max_num_seqs=4).workspace_bytes - small == 64 * token
-    # A row whose logits are wanted: selected and normed hidden rows, each counted as made ready too, and the logits.
-    row = 2 * (64 * 4 + int(64 * (1 + 12 / 32 + 4))) + 1008 * 4
-    assert costs(max_num_batched_tokens=64, max_num_seqs=5).workspace_bytes - small == row
+    small = costs(max_num_batched_tokens=64, max_num_seqs=1).workspace_bytes
+    # At its widest a token holds the residual (64), what the gated product made (128), that made ready for the next
+    # product in four bytes each, the next product's (64), and a gap of a hidden row.
+    row = (64 + 128 + 128 + 64 + 64) * 4
+    assert costs(max_num_batched_tokens=128, max_num_seqs=1).workspace_bytes - small == 64 * row
+    # Many rows whose logits are wanted are wider than that: the normed row, which is made ready, logits and a gap.
+    wide = {"max_num_batched_tokens": 64, "max_num_seqs": 32}
+    row = (64 + 64 + 1008 + 64) * 4
+    assert costs(**wide).workspace_bytes - costs(**(wide | {"max_num_seqs": 31})).workspace_bytes == row
     scratch = 32 * 2 * (16 + 256 + 2 * 32 + 4) + 2 * 256 + 256 * 32
-    more = costs(threads=2, max_num_batched_tokens=64, max_num_seqs=4).workspace_bytes
+    more = costs(threads=2, max_num_batched_tokens=64, max_num_seqs=1).workspace_bytes
     assert more - small == 4 * scratch + 1000 * 2 * 4
+
+
+def test_a_gate_and_its_up_matrix_of_two_forms_are_two_values() -> None:
+    config = EngineConfig(max_num_batched_tokens=4096, max_num_seqs=1)
+    alike = native_costs(PROGRAM, types_of(PROGRAM, "Q8_0"), config, 1)
+    up = {f"layers__{layer}__mlp__up__weight": "Q4_1" for layer in (0, 1)}
+    apart = native_costs(PROGRAM, types_of(PROGRAM, "Q8_0", **up), config, 1)
+    # Residual, its norm, gate and up, and the norm made ready; against residual, gated and down, and gated made ready.
+    ready = 1 + 12 / 32
+    token = (64 + 64 + 128 + 128) * 4 + 64 * ready - ((64 + 128 + 64) * 4 + 128 * ready)
+    assert apart.workspace_bytes - alike.workspace_bytes == 4096 * token
+
+
+class Zeros:
+    """Weights of a Program, of one type but for the vectors."""
+
+    def __init__(self, program: Program, types: dict[str, str]) -> None:
+        self._shapes, self._types = program.weights, types
+
+    def shapes(self):
+        return self._shapes
+
+    def read(self, name: str):
+        return np.zeros(self._shapes[name], np.float32)
+
+    def raw(self, name: str) -> RawTensor:
+        rows, cols = self._shapes[name]
+        kind = next(kind for kind in map(find_type, range(42)) if kind and kind.name == self._types[name])
+        data = np.zeros(rows * cols // kind.block_size * kind.block_bytes, np.uint8)
+        return RawTensor(kind.name, data, (rows, cols))
+
+    def release(self, name: str, rows=None) -> None:
+        pass
+
+
+WIDE = {"hidden_size": 256, "intermediate_size": 768, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}
+CHANGES = {
+    "llama": {},
+    "untied": {"is_tied": False},
+    "qwen3": {"architecture": "qwen3", "has_qk_norm": True},
+    "biases": {"architecture": "qwen2", "has_qkv_bias": True},
+    "granite": {"architecture": "granite", "residual_scale": 0.5, "embedding_scale": 2.0, "logits_scale": 0.1},
+    "large vocabulary": {"vocab_size": 30_000},
+}
+
+
+@pytest.mark.parametrize("kind", ["BF16", "Q4_1", "Q6_K", "mixed"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("limits", [{"max_num_batched_tokens": 512, "max_num_seqs": 8}, {"max_num_batched_tokens": 64}])
+def test_what_the_native_executor_takes_is_what_was_planned(kind: str, change: str, limits: dict[str, int]) -> None:
+    shape = dataclasses.replace(SHAPE, **(WIDE | {"rope": RopeShape(dims=32)} | CHANGES[change]))
+    program = make_program(shape)
+    types = types_of(program, "Q4_K" if kind == "mixed" else kind)
+    if kind == "mixed":
+        types |= {
+            "layers.0.mlp.down.weight": "Q6_K",
+            "layers.1.attn.v.weight": "Q6_K",
+            "layers.1.mlp.up.weight": "Q8_0",
+        }
+    config = EngineConfig(max_num_seqs=64) if "max_num_seqs" not in limits else EngineConfig()
+    config = dataclasses.replace(config, **limits)
+    store = KVStore(program.caches, num_blocks=40, block_size=16, dtype="bfloat16")
+    executor = NativeExecutor(
+        program, Zeros(program, types), store, threads=2, limits=make_limits(program, store, config)
+    )
+    made = native_costs(program, types, config, 2)
+    vectors = sum(4 * math.prod(shape) for shape in program.weights.values() if len(shape) == 1)
+    assert made.weights_bytes - vectors == executor.weights_bytes
+    rest = 2 * program.vocab_size * 2 * 4 + 2 * 4 * 512 * 16  # sampling, and rotary tables
+    assert executor.workspace_bytes <= made.workspace_bytes - rest <= 1.3 * executor.workspace_bytes
 
 
 def test_the_plan_tells_the_forms_and_what_the_cache_is_kept_in() -> None:

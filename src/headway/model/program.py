@@ -54,10 +54,10 @@ class Program:
         self._check_values()
         self._check_ends()
 
-    def token_widths(self) -> dict[str, int]:
-        """Width of each value that has a row a token: of all up to SelectRows."""
-        widths, is_selected = self._check_values()
-        return {name: width for name, width in widths.items() if not is_selected[name]}
+    def widths(self, *, is_selected: bool = False) -> dict[str, int]:
+        """Width of each value that has a row a token (of all up to SelectRows), or a row for each of the selected."""
+        widths, selected = self._check_values()
+        return {name: width for name, width in widths.items() if selected[name] == is_selected}
 
     def _check_values(self) -> tuple[dict[str, int], dict[str, bool]]:
         widths: dict[str, int] = {}

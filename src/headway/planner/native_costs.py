@@ -1,8 +1,7 @@
 """What the native executor makes of a Program: packed matrices, float32 values, K and V in bfloat16 or int8.
 
 Its values lie in one arena that is shared by lifetime (executor/native_layout.py). What is counted here is the widest
-moment of the Program's ops as they stand, which the fused ones stay under: a gate and its up matrix are counted as two
-values, and what an op can overwrite as one.
+moment of the Program's ops: what an op can overwrite is one value, and what a product with a gate makes is another.
 """
 
 from collections import Counter
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from math import prod
 
 from headway.config import EngineConfig
-from headway.model.ops import Activation, Add, Attention, Embed, Linear, Logits, Mul, Rope, Scale, SelectRows
+from headway.model.ops import Activation, Add, Attention, Embed, Linear, Logits, Mul, Op, Rope, Scale
 from headway.model.program import CacheSpec, Program
 from headway.planner.costs import Costs, size_text
 from headway.planner.run_form import RunForm, choose_run_form
@@ -19,7 +18,7 @@ _LANES = 16
 _GROUP_COLS = 32
 _ATTENTION_CHUNK = 256
 _ATTENTION_TOKENS = 32
-_PREPARED_BYTES = 1 + 4 / _GROUP_COLS + 8 / _GROUP_COLS
+_QUANTISED_BYTES = 1 + 4 / _GROUP_COLS + 8 / _GROUP_COLS
 """Of a column made ready for matrices of 8 and 4 bits: an int8, and a scale and two sums for each group."""
 _WIDE_BYTES = 4
 """... for bf16 matrices, where the machine does not multiply bfloat16."""
@@ -58,13 +57,14 @@ def native_costs(program: Program, types: Mapping[str, str], config: EngineConfi
         UnsupportedModel: a matrix of a type that cannot be run.
         InvalidConfig: quantization of what is quantised.
     """
-    sizes = _weights_bytes(program, matrix_forms(program, types, config))
+    forms = matrix_forms(program, types, config)
+    sizes = _weights_bytes(program, forms)
     kv_dtype = "bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     return Costs(
         dtype=max(sizes, key=lambda name: sizes[name]),
         weights_text=", ".join(f"{name} ({size_text(size)})" for name, size in sizes.most_common()),
         weights_bytes=sizes.total(),
-        workspace_bytes=_workspace_bytes(program, config, threads),
+        workspace_bytes=_workspace_bytes(program, forms, config, threads),
         kv_dtype=kv_dtype,
         kv_bytes_per_token=sum(_token_bytes(cache, kv_dtype) for cache in program.caches),
     )
@@ -88,47 +88,75 @@ def _token_bytes(cache: CacheSpec, kv_dtype: str) -> int:
     return cache.num_kv_heads * (_up(cache.qk_dim, 2) + cache.v_dim) * 2
 
 
-def _workspace_bytes(program: Program, config: EngineConfig, threads: int) -> int:
+def _workspace_bytes(program: Program, forms: Mapping[str, RunForm], config: EngineConfig, threads: int) -> int:
     max_context = config.max_model_len or program.max_position
-    max_selected = min(config.max_num_seqs, config.max_num_batched_tokens)
-    values = config.max_num_batched_tokens * _token_peak_bytes(program) + max_selected * _selected_bytes(program)
+    max_tokens = config.max_num_batched_tokens
+    max_selected = min(config.max_num_seqs, max_tokens)
+    tokens, selected = _peak_bytes(program, forms)
+    hidden = _up(program.hidden_size, _LANES) * 4
+    # A hidden row more: sharing by lifetime can leave a gap as wide. And the last hidden rows stay to the end.
+    values = max_tokens * hidden + max(max_tokens * tokens, max_selected * (selected + hidden))
     sampling = threads * program.vocab_size * 2 * 4
     return values + sampling + _attention_bytes(program, max_context, threads) + _rope_bytes(program, max_context)
 
 
-def _token_peak_bytes(program: Program) -> int:
-    """Of one token's row at the widest moment: live values, and the input of a product made ready for it."""
-    widths = {name: _up(width, _LANES) for name, width in program.token_widths().items()}
+def _peak_bytes(program: Program, forms: Mapping[str, RunForm]) -> tuple[int, int]:
+    """Of a token's row, and of a row whose logits are wanted, each at its widest moment: live values, and the input of
+    a product made ready for it."""
+    widths, selected = program.widths(), program.widths(is_selected=True)
+    ready = _ready_bytes(program, forms, widths | selected)
+    fused = _inside_gates(program, forms)
     last_use = {name: at for at, op in enumerate(program.ops) for name in op.inputs}
-    live = peak = 0
+    live: dict[str, int] = {}
+    peaks = [0, 0]
     for at, op in enumerate(program.ops):
-        dying = {name for name in op.inputs if last_use[name] == at}
-        overwrites = isinstance(op, Activation | Add | Mul | Rope | Scale) and op.inputs[0] in dying
-        live += 0 if overwrites else widths.get(op.out, 0)
-        ready = _prepared_bytes(widths.get(op.input, 0)) if isinstance(op, Linear) else 0
-        peak = max(peak, live * 4 + ready)
-        live -= sum(widths.get(name, 0) for name in dying)
-        live += widths.get(op.out, 0) if overwrites else 0
-    return peak
+        live[op.out] = 0 if op.out in fused else _up((widths | selected)[op.out], _LANES) * 4
+        if _overwrites(op) and last_use[op.inputs[0]] == at:
+            live[op.inputs[0]] = 0
+        of_row = selected if op.out in selected else widths
+        here = sum(size for name, size in live.items() if name in of_row)
+        made = max([ready.get(name, 0) for name in (op.out, *op.inputs) if name in of_row], default=0)
+        peaks[op.out in selected] = max(peaks[op.out in selected], here + made)
+        for name in op.inputs:
+            if last_use[name] == at:
+                live.pop(name, None)
+    return peaks[0], peaks[1]
 
 
-def _selected_bytes(program: Program) -> int:
-    """Of one row whose logits are wanted: what comes behind SelectRows, all at once."""
-    return sum(
-        _up(program.hidden_size, _LANES) * 4 + _prepared_bytes(program.hidden_size)
-        if not isinstance(op, Linear)
-        else _up(program.vocab_size, _LANES) * 4
-        for op in program.ops[_first_selected(program) :]
-        if not isinstance(op, Logits)  # in the head's place
-    )
+def _overwrites(op: Op) -> bool:
+    """Whether it puts what it makes in the place of its first input, where nothing else reads that."""
+    return isinstance(op, Activation | Add | Logits | Mul | Rope | Scale)
 
 
-def _first_selected(program: Program) -> int:
-    return next((at for at, op in enumerate(program.ops) if isinstance(op, SelectRows)), len(program.ops) - 2)
+def _ready_bytes(program: Program, forms: Mapping[str, RunForm], widths: Mapping[str, int]) -> dict[str, int]:
+    """Of each value that products read, a row of it made ready for all of them."""
+    readers: dict[str, set[bool]] = {}
+    for op in program.ops:
+        if isinstance(op, Linear):
+            readers.setdefault(op.input, set()).add(forms[op.weight].form == "bf16")
+    return {
+        name: int(
+            _up(widths[name], _GROUP_COLS) * (_WIDE_BYTES * (True in kinds) + _QUANTISED_BYTES * (False in kinds))
+        )
+        for name, kinds in readers.items()
+    }
 
 
-def _prepared_bytes(width: int) -> int:
-    return int(_up(width, _GROUP_COLS) * (_PREPARED_BYTES + _WIDE_BYTES))
+def _inside_gates(program: Program, forms: Mapping[str, RunForm]) -> set[str]:
+    """Values that never lie in memory: a gate, its activation and what it is multiplied by, made in one product."""
+    makers = {op.out: op for op in program.ops}
+    readers = Counter(name for op in program.ops for name in op.inputs)
+    inside: set[str] = set()
+    for op in program.ops:
+        if not isinstance(op, Mul):
+            continue
+        activation, up = makers[op.left], makers[op.right]
+        gate = makers[activation.input] if isinstance(activation, Activation) else None
+        if not isinstance(up, Linear) or not isinstance(gate, Linear) or gate.input != up.input:
+            continue
+        if forms[gate.weight] == forms[up.weight] and readers[op.left] == readers[gate.out] == readers[up.out] == 1:
+            inside |= {op.left, gate.out, up.out}
+    return inside
 
 
 def _attention_bytes(program: Program, max_context: int, threads: int) -> int:

@@ -66,7 +66,7 @@ def _workspace_bytes(program: Program, dtype: str, config: EngineConfig, max_mod
 
 def _peak_width(program: Program) -> int:
     """Elements of a token's live values at the widest moment; values after SelectRows are not a token's."""
-    widths = program.token_widths()
+    widths = program.widths()
     last_use = {name: at for at, op in enumerate(program.ops) for name in op.inputs}
     live = peak = 0
     for at, op in enumerate(program.ops):

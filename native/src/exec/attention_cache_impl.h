@@ -15,9 +15,6 @@ HEADWAY_INLINE StripPlace find_strip(const AttentionCall& call, int32_t kv_head,
     return {static_cast<int64_t>(block) * call.kv.num_kv_heads + kv_head, key % call.kv.block_size};
 }
 
-HEADWAY_INLINE Floats even_of_pairs(Ints pairs) { return floats_of(shift_left<16>(pairs)); }
-HEADWAY_INLINE Floats odd_of_pairs(Ints pairs) { return floats_of(bits_and(pairs, splat_int(-0x10000))); }
-
 // 16 keys into columns of [steps][ld].
 template <bool as_pairs>
 void unpack_key_pairs(const KVView& kv, StripPlace strip_place, float* to, int64_t ld) {

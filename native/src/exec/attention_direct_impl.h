@@ -19,77 +19,108 @@ constexpr int strips_beside(int rows) {
     return strips;
 }
 
-enum class Part { all, first, second };  // of a cell's two keys
+enum class Seen { all, first, second };  // of the two keys of a cell of values
 
-// What a cell of the cache holds, and how it is added to the sums of `rows` rows, `stride` apart: `words` of a row belong
-// to it, ascending.
+// What a cell of the cache holds: `values` dimensions of a key, or keys of a column, added in `parts` steps, ascending.
+// get<part> loads a vector of cells and gives what a step takes of them.
 struct Bfloat16Cells {
-    static constexpr int words = 2, values = 2;
-    static constexpr int32_t bytes = 4;
-    typedef Ints Loaded;
-    static HEADWAY_INLINE Ints load_cells(const char* from) { return load_ints(from); }
-    template <int rows, Part part>
-    static HEADWAY_INLINE void add_cells(const float* a, int64_t ld, Ints cells, Floats* sums, int stride) {
-        const Floats even = even_of_pairs(cells), odd = odd_of_pairs(cells);
-#pragma GCC unroll 8
-        for (int r = 0; part != Part::second && r < rows; ++r) {
-            sums[r * stride] = fma(splat(a[r * ld]), even, sums[r * stride]);
-        }
-#pragma GCC unroll 8
-        for (int r = 0; part != Part::first && r < rows; ++r) {
-            sums[r * stride] = fma(splat(a[r * ld + 1]), odd, sums[r * stride]);
-        }
+    typedef SingleSteps Steps;
+    static constexpr int values = 2, parts = 2, bytes = 4;
+    static constexpr bool takes(int part, Seen seen) { return seen == Seen::all || (part == 0) == (seen == Seen::first); }
+    template <int part, Seen>
+    static HEADWAY_INLINE Floats get(const char* from) {
+        return part == 0 ? even_of_pairs(load_ints(from)) : odd_of_pairs(load_ints(from));
     }
 };
 
 struct PairCells {
-    static constexpr int words = 1, values = 2;
-    static constexpr int32_t bytes = 4;
-    typedef Ints Loaded;
-    static HEADWAY_INLINE Ints load_cells(const char* from) { return load_ints(from); }
-    template <int rows, Part part>
-    static HEADWAY_INLINE void add_cells(const float* a, int64_t ld, Ints cells, Floats* sums, int stride) {
-        if (part == Part::first) cells = bits_and(cells, splat_int(0xffff));
-        if (part == Part::second) cells = bits_and(cells, splat_int(-0x10000));
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; ++r) {
-            sums[r * stride] = dot_pairs(sums[r * stride], bits_of(PairSteps::splat_step(a + r * ld)), cells);
-        }
+    typedef PairSteps Steps;
+    static constexpr int values = 2, parts = 1, bytes = 4;
+    static constexpr bool takes(int, Seen) { return true; }
+    template <int, Seen seen>
+    static HEADWAY_INLINE Floats get(const char* from) {
+        const Ints pairs = load_ints(from);
+        if constexpr (seen == Seen::all) return floats_of(pairs);
+        return floats_of(bits_and(pairs, splat_int(seen == Seen::first ? 0xffff : -0x10000)));
     }
 };
 
 struct KeyByteCells {
-    static constexpr int words = 4, values = 4;
-    static constexpr int32_t bytes = 4;
-    typedef Ints Loaded;
-    static HEADWAY_INLINE Ints load_cells(const char* from) { return load_ints(from); }
-    template <int rows, Part>
-    static HEADWAY_INLINE void add_cells(const float* a, int64_t ld, Ints cells, Floats* sums, int stride) {
-        const Floats parts[4] = {byte_of_quads<0>(cells), byte_of_quads<1>(cells), byte_of_quads<2>(cells),
-                                 byte_of_quads<3>(cells)};
-#pragma GCC unroll 4
-        for (int part = 0; part < 4; ++part) {
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; ++r) {
-                sums[r * stride] = fma(splat(a[r * ld + part]), parts[part], sums[r * stride]);
-            }
-        }
+    typedef SingleSteps Steps;
+    static constexpr int values = 4, parts = 4, bytes = 4;
+    static constexpr bool takes(int, Seen) { return true; }
+    template <int part, Seen>
+    static HEADWAY_INLINE Floats get(const char* from) {
+        return byte_of_quads<part>(load_ints(from));
     }
 };
 
 struct ValueByteCells {
-    static constexpr int words = 1, values = 1;
-    static constexpr int32_t bytes = 1;
-    typedef Floats Loaded;
-    static HEADWAY_INLINE Floats load_cells(const char* from) {
+    typedef SingleSteps Steps;
+    static constexpr int values = 1, parts = 1, bytes = 1;
+    static constexpr bool takes(int, Seen) { return true; }
+    template <int, Seen>
+    static HEADWAY_INLINE Floats get(const char* from) {
         return load_bytes(reinterpret_cast<const int8_t*>(from));
     }
-    template <int rows, Part>
-    static HEADWAY_INLINE void add_cells(const float* a, int64_t ld, Floats cells, Floats* sums, int stride) {
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; ++r) sums[r * stride] = fma(splat(a[r * ld]), cells, sums[r * stride]);
-    }
 };
+
+template <typename Cells, Seen seen, int part, int strips>
+HEADWAY_INLINE Floats get_vector(const char* const (&from)[strips], int v) {
+    return Cells::template get<part, seen>(from[v / strip_vectors] + v % strip_vectors * width * Cells::bytes);
+}
+
+// Adds the cells at `from` (a pointer for each strip) to the sums, part by part. What is used more often stays in
+// registers: a part's factors, or its columns; beside the sums there is room for one of them.
+template <typename Cells, Seen seen, int rows, int strips, int part = 0>
+HEADWAY_INLINE void add_cells(Source a, const char* const (&from)[strips], Floats (&sums)[rows][strips * strip_vectors]) {
+    constexpr int vectors = strips * strip_vectors;
+    typedef typename Cells::Steps Steps;
+    if constexpr (part < Cells::parts) {
+        if constexpr (Cells::takes(part, seen) && rows <= vectors) {
+            Floats factors[rows];
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) factors[r] = Steps::splat_step(a.data + r * a.ld + part);
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; ++v) {
+                const Floats columns = get_vector<Cells, seen, part>(from, v);
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; ++r) sums[r][v] = Steps::add_step(factors[r], columns, sums[r][v]);
+            }
+        } else if constexpr (Cells::takes(part, seen)) {
+            Floats columns[vectors];
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; ++v) columns[v] = get_vector<Cells, seen, part>(from, v);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                const Floats factor = Steps::splat_step(a.data + r * a.ld + part);
+#pragma GCC unroll 16
+                for (int v = 0; v < vectors; ++v) sums[r][v] = Steps::add_step(factor, columns[v], sums[r][v]);
+            }
+        }
+        // Else the compiler keeps what it loaded for the next part, and the sums leave the registers.
+        __asm__ volatile("" ::: "memory");
+        add_cells<Cells, seen, rows, strips, part + 1>(a, from, sums);
+    }
+}
+
+template <int rows, int vectors>
+HEADWAY_INLINE void clear_sums(Floats (&sums)[rows][vectors]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; ++v) sums[r][v] = splat(0.0f);
+    }
+}
+
+template <int rows, int vectors>
+HEADWAY_INLINE void store_sums(const Floats (&sums)[rows][vectors], float* to, int64_t ld) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; ++v) store(to + r * ld + v * width, sums[r][v]);
+    }
+}
 
 // Where the strips of a chunk lie, from its first that is seen on; the last one's successor is only prefetched.
 struct ChunkStrips {
@@ -121,28 +152,19 @@ ChunkStrips find_strips(const AttentionTile& tile, KeyRange seen, int32_t chunk)
 template <typename Cells, int rows, int strips>
 void score_strips(Source queries, const char* const* keys, const char* const* next, int64_t step_bytes, int32_t steps,
                   float* scores) {
-    constexpr int vectors = strips * strip_vectors;
-    Floats sums[rows * vectors];
-#pragma GCC unroll 64
-    for (int i = 0; i < rows * vectors; ++i) sums[i] = splat(0.0f);
-    for (int32_t step = 0; step < steps; ++step) {
-        const int64_t offset = step * step_bytes;
+    Floats sums[rows][strips * strip_vectors];
+    clear_sums(sums);
+    const char* from[strips];
+    int64_t to_next[strips];
+    for (int s = 0; s < strips; ++s) from[s] = keys[s], to_next[s] = next[s] - keys[s];
+    for (int32_t step = 0; step < steps; ++step, queries.data += Cells::values / Cells::Steps::size) {
 #pragma GCC unroll 4
-        for (int s = 0; s < strips; ++s) {
-            __builtin_prefetch(next[s] + offset);
+        for (int s = 0; s < strips; ++s) __builtin_prefetch(from[s] + to_next[s]);
+        add_cells<Cells, Seen::all, rows, strips>(queries, from, sums);
 #pragma GCC unroll 4
-            for (int v = 0; v < strip_vectors; ++v) {
-                const auto cells = Cells::load_cells(keys[s] + offset + v * width * 4);
-                Cells::template add_cells<rows, Part::all>(queries.data + step * Cells::words, queries.ld, cells,
-                                                sums + s * strip_vectors + v, vectors);
-            }
-        }
+        for (int s = 0; s < strips; ++s) from[s] += step_bytes;
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; ++v) store(scores + r * attention_chunk + v * width, sums[r * vectors + v]);
-    }
+    store_sums(sums, scores, attention_chunk);
 }
 
 template <typename Cells, int rows>
@@ -164,69 +186,68 @@ void score_all_strips(const AttentionTile& tile, const ChunkStrips& strips, int3
     }
 }
 
-// What all strips of values are walked with.
+// The values of a chunk, column `column` on.
+template <typename Cells>
 struct ValueWalk {
+    static constexpr int32_t steps = strip / Cells::values;  // of a strip
+    static constexpr int32_t words = Cells::values / Cells::Steps::size;  // of the weights, a step
+
     const ChunkStrips* strips;
     int64_t step_bytes;
-    int32_t column_bytes;  // where the columns begin in a step
-    bool prefetches;
+    int32_t column;
+
+    const char* find(int32_t step) const {
+        return strips->values[step / steps] + step % steps * step_bytes + column * Cells::bytes;
+    }
 };
 
-template <typename Cells>
-HEADWAY_INLINE const char* find_step(const ValueWalk& walk, int32_t step) {
-    constexpr int32_t steps = strip / Cells::values;
-    const char* const* at = walk.strips->values + step / steps;
-    const int64_t offset = step % steps * walk.step_bytes;
-    if (walk.prefetches) {
-        for (int64_t line = 0; line < walk.step_bytes; line += 64) __builtin_prefetch(at[1] + offset + line);
-    }
-    return at[0] + offset + walk.column_bytes;
+template <typename Cells, Seen seen, int rows, int strips>
+HEADWAY_INLINE void add_step_of_values(const float* weights, const char* at,
+                                       Floats (&sums)[rows][strips * strip_vectors]) {
+    const char* from[strips];
+#pragma GCC unroll 4
+    for (int s = 0; s < strips; ++s) from[s] = at + s * strip * Cells::bytes;
+    add_cells<Cells, seen, rows, strips>({weights, attention_chunk}, from, sums);
 }
 
 // Values of `rows` rows in the columns of `strips` strips, from the keys of a range.
 template <typename Cells, int rows, int strips>
-void add_value_columns(const ValueWalk& walk, const float* weights, KeyRange range, Target to) {
-    constexpr int vectors = strips * strip_vectors;
-    Floats sums[rows * vectors];
-#pragma GCC unroll 64
-    for (int i = 0; i < rows * vectors; ++i) sums[i] = splat(0.0f);
-#define HEADWAY_ADD_STEP(step, part)                                                                              \
-    do {                                                                                                          \
-        const char* from = find_step<Cells>(walk, step);                                                         \
-        _Pragma("GCC unroll 16") for (int v = 0; v < vectors; ++v) {                                              \
-            const auto cells = Cells::load_cells(from + v * width * Cells::bytes);                                \
-            Cells::template add_cells<rows, part>(weights + (step) * Cells::words, attention_chunk, cells,        \
-                                                  sums + v, vectors);                                             \
-        }                                                                                                         \
-    } while (false)
+void add_value_columns(const ValueWalk<Cells>& walk, const float* weights, KeyRange range, Target to) {
+    Floats sums[rows][strips * strip_vectors];
+    clear_sums(sums);
     const int32_t first = (range.begin + Cells::values - 1) / Cells::values, last = range.end / Cells::values;
-    if (first * Cells::values > range.begin) HEADWAY_ADD_STEP(first - 1, Part::second);
-    for (int32_t step = first; step < last; ++step) HEADWAY_ADD_STEP(step, Part::all);
-    if (last * Cells::values < range.end) HEADWAY_ADD_STEP(last, Part::first);
-#undef HEADWAY_ADD_STEP
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 16
-        for (int v = 0; v < vectors; ++v) store(to.data + r * to.ld + v * width, sums[r * vectors + v]);
+    if (first * Cells::values > range.begin) {
+        const float* weight = weights + (first - 1) * walk.words;
+        add_step_of_values<Cells, Seen::second, rows, strips>(weight, walk.find(first - 1), sums);
     }
+    for (int32_t step = first; step < last;) {
+        const int32_t next = step / walk.steps + 1, end = next * walk.steps < last ? next * walk.steps : last;
+        const char* from = walk.find(step);
+        const int64_t to_next = walk.strips->values[next] - walk.strips->values[next - 1];
+        const float* weight = weights + step * walk.words;
+        for (; step < end; ++step, from += walk.step_bytes, weight += walk.words) {
+#pragma GCC unroll 4
+            for (int s = 0; s < strips; ++s) __builtin_prefetch(from + to_next + s * strip * Cells::bytes);
+            add_step_of_values<Cells, Seen::all, rows, strips>(weight, from, sums);
+        }
+    }
+    if (last * Cells::values < range.end) {
+        add_step_of_values<Cells, Seen::first, rows, strips>(weights + last * walk.words, walk.find(last), sums);
+    }
+    store_sums(sums, to.data, to.ld);
 }
 
 template <typename Cells, int rows>
 void add_all_values(const AttentionTile& tile, const ChunkStrips& strips, KeyRange range, int32_t row) {
     constexpr int beside = strips_beside(rows);
     const int32_t dim = tile.call->kv.v_dim;
-    ValueWalk walk{&strips, static_cast<int64_t>(dim) * Cells::bytes, 0, row == 0};
-    int32_t column = 0;
-    const auto to = [&] { return Target{tile.values(row) + column, tile.layout.value_ld, false}; };
-    for (; column + beside * strip <= dim; column += beside * strip) {
+    ValueWalk<Cells> walk{&strips, static_cast<int64_t>(dim) * Cells::bytes, 0};
+    const auto to = [&] { return Target{tile.values(row) + walk.column, tile.layout.value_ld, false}; };
+    for (; walk.column + beside * strip <= dim; walk.column += beside * strip) {
         add_value_columns<Cells, rows, beside>(walk, tile.scores(row), range, to());
-        walk.prefetches = false;
-        walk.column_bytes += beside * strip * Cells::bytes;
     }
-    for (; column < dim; column += strip) {
+    for (; walk.column < dim; walk.column += strip) {
         add_value_columns<Cells, rows, 1>(walk, tile.scores(row), range, to());
-        walk.prefetches = false;
-        walk.column_bytes += strip * Cells::bytes;
     }
 }
 

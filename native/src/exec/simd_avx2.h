@@ -84,6 +84,17 @@ HEADWAY_INLINE float largest_lane(Floats a) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+HEADWAY_INLINE Floats even_of_pairs(Ints pairs) { return floats_of(shift_left<16>(pairs)); }
+
+// The mask stays in memory: the tiles of attention need all 16 registers, and the compiler would keep it in one of them.
+alignas(32) const int32_t high_halves[width] = {-0x10000, -0x10000, -0x10000, -0x10000,
+                                                -0x10000, -0x10000, -0x10000, -0x10000};
+HEADWAY_INLINE Floats odd_of_pairs(Ints pairs) {
+    Floats odd;
+    __asm__("vandps %2, %1, %0" : "=x"(odd) : "x"(pairs), "m"(high_halves));
+    return odd;
+}
+
 HEADWAY_INLINE Floats load_bytes(const int8_t* x) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x))));
 }

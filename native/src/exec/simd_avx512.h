@@ -90,6 +90,9 @@ HEADWAY_INLINE float largest_lane(Floats a) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
+HEADWAY_INLINE Floats even_of_pairs(Ints pairs) { return floats_of(shift_left<16>(pairs)); }
+HEADWAY_INLINE Floats odd_of_pairs(Ints pairs) { return floats_of(bits_and(pairs, splat_int(-0x10000))); }
+
 HEADWAY_INLINE Floats load_bytes(const int8_t* x) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
 }

@@ -113,6 +113,10 @@ HEADWAY_INLINE float largest_lane(Floats a) {
     return x > y ? x : y;
 }
 
+// Of pairs of bfloat16: the first (low) and the second of each lane.
+HEADWAY_INLINE Floats even_of_pairs(Ints pairs) { return floats_of(shift_left<16>(pairs)); }
+HEADWAY_INLINE Floats odd_of_pairs(Ints pairs) { return floats_of(bits_and(pairs, splat_int(-0x10000))); }
+
 // `width` signed bytes.
 HEADWAY_INLINE Floats load_bytes(const int8_t* x) {
     return Floats{static_cast<float>(x[0]), static_cast<float>(x[1]), static_cast<float>(x[2]),

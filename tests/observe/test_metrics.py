@@ -3,10 +3,11 @@
 import math
 
 import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.core.output import Usage
-from headway.observe.metrics import Metrics, ModelStats, RequestMeter
+from headway.observe.metrics import Metrics, ModelStats, RequestMeter, TokenHistogram
 
 STATS: ModelStats = {
     "models": {
@@ -90,3 +91,18 @@ def test_every_histogram_ends_in_infinity() -> None:
         assert bounds == sorted(bounds)
         assert bounds[-1] == math.inf
         assert found[f"headway_{name}_seconds_bucket", "+Inf", "m"] == pytest.approx(1)
+
+
+def test_the_token_histogram_tells_what_the_librarys_own_would() -> None:
+    bounds = (0.0625, 0.1, 1, 10)  # what is observed is exact in binary, and so are the sums
+    theirs, ours = CollectorRegistry(auto_describe=False), CollectorRegistry(auto_describe=False)
+    own = TokenHistogram("h_seconds", "Text.", bounds, "model_name")
+    ours.register(own)
+    other = Histogram("h_seconds", "Text.", ("model_name",), buckets=bounds, registry=theirs)
+    for model, value, count in (("a", 0.0625, 1), ("a", 0.09375, 3), ("b", 1.0, 2), ("b", 99.0, 1), ("a", 0.0, 1)):
+        own.labels(model).observe(value, count)
+        for _ in range(count):
+            other.labels(model).observe(value)
+    lines = [line for line in generate_latest(theirs).decode().splitlines() if "_created" not in line]
+    assert generate_latest(ours).decode().splitlines() == lines
+    assert len(lines) == 2 + 2 * 7

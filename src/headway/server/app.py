@@ -43,7 +43,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.headway = state
-    for router in (admin_router, basic_router, openai_router):
+    for router in (openai_router, basic_router, admin_router):
         app.include_router(router)
     app.add_exception_handler(HeadwayError, _refuse)
     app.add_exception_handler(HTTPException, http_exception_response)

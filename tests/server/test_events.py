@@ -1,0 +1,142 @@
+"""A stream's bytes: templates are what the encoder writes, what is there is one write, and who has to wait waits."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.types import Message
+from tests.server.conftest import FakeService, FakeStream, sse, token
+
+from headway.core.output import TextDelta
+from headway.core.request import GenerateRequest, TextPrompt
+from headway.core.sampling import SamplingParams
+from headway.server.connection import write_body
+from headway.server.events import WRITE_EXTENSION, EventStream, EventTemplate, event
+from headway.server.generation import Generation
+from headway.server.openai.answers import Options
+from headway.server.openai.chunks import ChatChunks, CompletionChunks
+
+TEXTS = ("", "a", ' "quoted"\n', "\\", "é🚢\u2028", "\x00headway\x00", "\x7f\ufffd", "</script>")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_filled_template_is_the_event_of_the_text(text: str) -> None:
+    def make_event(content: str) -> bytes:
+        return event({"model": "\x00headway\x00", "choices": [{"content": content, "end": None}]})
+
+    assert EventTemplate(make_event).fill(text) == make_event(text)
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+@pytest.mark.parametrize("chunks_of", [ChatChunks, CompletionChunks])
+def test_chunks_from_a_template_are_those_of_the_encoder(chunks_of: Any, include_usage: bool) -> None:
+    generation: Any = SimpleNamespace(model='a "model"', prompt_token_ids=[[1]])
+    options = Options(id="r", has_logprobs=False, include_usage=include_usage, created=7)
+    usage = {"usage": None} if include_usage else {}
+    chunks = chunks_of(options, generation)
+    for choice in (0, 1):
+        chunks.chunk(choice, TextDelta(choice, "first", (1,)))
+        assert len(chunks._templates) == choice + 1
+    for choice, text in ((0, "b"), (1, "c"), (0, "é\n")):
+        is_chat = chunks_of is ChatChunks
+        said = {"delta": {"content": text}} if is_chat else {"text": text}
+        body = {
+            "id": "r",
+            "object": "chat.completion.chunk" if is_chat else "text_completion",
+            "created": 7,
+            "model": 'a "model"',
+            "choices": [{"index": choice, **said, "logprobs": None, "finish_reason": None}],
+            **usage,
+        }
+        assert chunks.chunk(choice, TextDelta(choice, text, (2,))) == event(body)
+    assert chunks.chunk(0, TextDelta(0, "", (3,))) == b""
+
+
+async def open_generation(app: Any, max_tokens: int = 9) -> Generation:
+    request = GenerateRequest("r", "m", TextPrompt("x"), SamplingParams(max_tokens=max_tokens))
+    return await Generation.open(app.state.headway, [request], 0.0)
+
+
+def make_stream(generation: Generation) -> EventStream:
+    options = Options(id="r", has_logprobs=False, created=7)
+    return EventStream(generation, lambda g: CompletionChunks(options, g), write_timeout_s=10)
+
+
+async def test_deltas_that_are_there_together_are_one_write(
+    app: Any, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltas = [[token(0, "a"), token(0, "b")], [token(0, "c"), token(0, "", finish_reason="stop")], []]
+
+    async def read(_: FakeStream) -> list[TextDelta]:
+        return deltas.pop(0)
+
+    monkeypatch.setattr(FakeStream, "read", read)
+    bodies: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        bodies.append(message.get("body", b""))
+
+    await make_stream(await open_generation(app))({"type": "http"}, never, send)
+    assert [body.count(b"data: ") for body in bodies] == [0, 2, 2, 1]
+    assert [chunk["choices"][0]["text"] for chunk in sse(b"".join(bodies).decode())[:-1]] == ["a", "b", "c", ""]
+
+
+async def never() -> Message:
+    await asyncio.Event().wait()
+    return {"type": "http.disconnect"}
+
+
+async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_through_them(
+    app: Any, service: FakeService
+) -> None:
+    service.script = lambda _: [token(0, "a"), token(0, "b"), token(0, "c", finish_reason="length")]
+    written: list[tuple[str, bytes]] = []
+
+    def write(data: bytes) -> bool:
+        if b'"b"' in data:
+            return False
+        written.append(("past", data))
+        return True
+
+    async def send(message: Message) -> None:
+        written.append((message["type"], message.get("body", b"")))
+
+    scope = {"type": "http", "extensions": {WRITE_EXTENSION: write}}
+    await make_stream(await open_generation(app))(scope, never, send)
+    ways = [way for way, _ in written]
+    assert ways == ["http.response.start", "past", "http.response.body", "past", "http.response.body"]
+    texts = [chunk["choices"][0]["text"] for chunk in sse(b"".join(data for _, data in written).decode())[:-1]]
+    assert texts == ["a", "b", "c", ""]
+
+
+def make_cycle(written: list[bytes], **changed: Any) -> Any:
+    flow = SimpleNamespace(write_paused=changed.pop("write_paused", False))
+    fields = {"disconnected": False, "chunked_encoding": True, "response_complete": False, **changed}
+    return SimpleNamespace(transport=SimpleNamespace(write=written.append), flow=flow, **fields)
+
+
+def test_a_chunk_is_framed_as_http_wants_it() -> None:
+    written: list[bytes] = []
+    assert write_body(make_cycle(written), b"x" * 26)
+    assert written == [b"1a\r\n" + b"x" * 26 + b"\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_taken"),
+    [
+        ({"write_paused": True}, False),
+        ({"chunked_encoding": None}, False),
+        ({"response_complete": True}, False),
+        ({"disconnected": True}, True),  # nobody is there any more: dropped, as uvicorn does
+    ],
+)
+def test_nothing_is_written_past_a_reader_who_is_behind_or_gone(changed: dict[str, Any], is_taken: bool) -> None:
+    written: list[bytes] = []
+    assert write_body(make_cycle(written, **changed), b"x") is is_taken
+    assert not written
+
+
+def test_the_encoder_escapes_the_mark() -> None:
+    assert b"\x00" not in msgspec.json.encode(EventTemplate._MARK)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 
+import ggml_quants
 from checkpoint.http_stand_in import StandIn, serve
 
 TOKENS = ["<unk>", "<s>", "</s>", "<|im_end|>", "a", "b", "c", "<|end|>"]
@@ -49,8 +50,7 @@ class GgufModel:
             _add(writer, key, value)
         for name, (array, kind) in (random_tensors() | self.tensors).items():
             if name not in self.without:
-                data = gguf.quantize(array, kind) if kind != gguf.GGMLQuantizationType.F32 else array
-                writer.add_tensor(name, data, raw_dtype=kind)
+                writer.add_tensor(name, _quantised(array, kind), raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -69,6 +69,13 @@ class GgufModel:
             "rope.freq_base": 10000.0,
         }
         return {key: value for key, value in (usual | self.keys).items() if value is not None}
+
+
+def _quantised(array: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    if kind == gguf.GGMLQuantizationType.F32:
+        return array
+    # The package only reads the K types.
+    return ggml_quants.quantise(array, kind.name) if kind.name.endswith("_K") else gguf.quantize(array, kind)
 
 
 def vocabulary_entries() -> dict[str, Any]:

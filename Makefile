@@ -56,9 +56,9 @@ $(BIN)/python: | requirements
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready: $(SOURCES_OF_BUILD) | $(BIN)/python
-	$(PIP) --editable '.[torch]'
+	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(PIP) --editable '.[torch,dev]'
+	$(PIP) --editable '.[dev]'
 	@touch $@

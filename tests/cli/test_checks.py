@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli import doctor
+from headway.cli import checks, doctor
 from headway.cli.checks import (
     Check,
     check_cache,
     check_demo,
+    check_executors,
     check_memory,
     check_module,
     check_port,
@@ -116,10 +117,31 @@ def test_doctor_examines_this_machine(capsys: pytest.CaptureFixture[str], monkey
         "demo model",
         "formats",
         "native",
-        "torch",
+        "executors",
         "port",
         "settings",
     }
+    assert checks["executors"]["detail"].startswith("native (")
     assert "HEADWAY_MAX_NUM_SEQS is 'many'" in checks["settings"]["detail"]
     assert "Q4_1" in checks["formats"]["detail"]
     assert "llama" in checks["formats"]["detail"]
+
+
+def test_the_executors_are_told_with_their_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = check_executors()
+    assert found.status == "ok"
+    assert found.detail.startswith("native (")
+    assert "plain" in found.detail
+    assert found.detail.endswith(", torch")
+    monkeypatch.setenv("HEADWAY_ISA", "plain")
+    assert "native (plain, of plain" in check_executors().detail
+    monkeypatch.setenv("HEADWAY_ISA", "mmx")
+    wrong = check_executors()
+    assert (wrong.status, "'mmx'" in wrong.detail) == ("missing", True)
+
+
+def test_a_default_install_has_no_torch_and_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
+    found = check_executors()
+    assert (found.status, found.advice) == ("ok", "")
+    assert "torch is not installed" in found.detail

@@ -88,6 +88,21 @@ def check_module(name: str, *, needed_for: str, advice: str, is_needed: bool) ->
     return Check(title, "ok", str(getattr(module, "__version__", "loads")))
 
 
+def check_executors() -> Check:
+    """Which executors can run a model here. PyTorch is found without being loaded, which takes seconds."""
+    try:
+        from headway import _native
+    except ImportError:
+        return Check("executors", "missing", "native does not load", "see the line about it above")
+    try:
+        native = f"native ({_native.chosen_isa()}, of {', '.join(_native.available_isas())})"
+    except ValueError as error:  # HEADWAY_ISA
+        return Check("executors", "missing", str(error), "set HEADWAY_ISA to one of these, or unset it")
+    if importlib.util.find_spec("torch") is None:
+        return Check("executors", "ok", f"{native}; torch is not installed, and few models or dtypes need it")
+    return Check("executors", "ok", f"{native}, torch")
+
+
 def check_port(host: str, port: int, find_holder: Callable[[int], str | None]) -> Check:
     """Whether the server could listen there now; if not, who does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

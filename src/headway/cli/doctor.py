@@ -14,6 +14,7 @@ from headway.cli.checks import (
     Check,
     check_cache,
     check_demo,
+    check_executors,
     check_memory,
     check_module,
     check_port,
@@ -29,7 +30,6 @@ from headway.cli.terminal import say
 from headway.errors import InvalidConfig
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
-_TORCH_ADVICE = "pip install 'headway[torch]'"
 _NATIVE_ADVICE = "install Headway again with a C++ compiler there (apt install g++ python3-dev)"
 
 
@@ -66,8 +66,8 @@ def examine(flags: Mapping[str, Any], config: Path | None) -> list[Check]:
         check_cache(settings.cache_dir),
         check_demo(is_demo_cached(settings.cache_dir)),
         _formats(),
-        check_module("headway._native", needed_for="sampling", advice=_NATIVE_ADVICE, is_needed=True),
-        check_module("torch", needed_for="running models", advice=_TORCH_ADVICE, is_needed=True),
+        check_module("headway._native", needed_for="running models", advice=_NATIVE_ADVICE, is_needed=True),
+        check_executors(),
         check_port(settings.host, settings.port, find_port_holder),
         check_settings(mistake, misspelt_variables(os.environ)),
     ]

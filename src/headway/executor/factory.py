@@ -74,8 +74,10 @@ def make_executor(program: Program, weights: Weights, kv: KVBuffers, config: Eng
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        refusal = native_refusal(program, config.dtype) if config.executor == "auto" else None
+        reason = f"the native executor does not run this: {refusal.message}; " if refusal else ""
         raise InvalidConfig(
-            "the torch executor needs PyTorch: pip install 'headway[torch]'", param="executor"
+            f"{reason}the torch executor needs PyTorch: pip install 'headway[torch]'", param="executor"
         ) from error
     return TorchExecutor(program, weights, kv, dtype=kv.dtype, threads=threads)
 

@@ -30,6 +30,18 @@ SIZES = {
 TOKENIZER = {"version": "1.0", "added_tokens": [{"id": 7, "content": "<|im_end|>", "special": True}], "model": {}}
 
 
+QUANTISED = {
+    "token_embd": gguf.GGMLQuantizationType.Q4_1,
+    "blk.0.attn_q": gguf.GGMLQuantizationType.Q4_K,
+    "blk.0.attn_k": gguf.GGMLQuantizationType.Q5_K,
+    "blk.0.attn_v": gguf.GGMLQuantizationType.Q6_K,
+    "blk.0.attn_output": gguf.GGMLQuantizationType.Q8_0,
+    "blk.0.ffn_gate": gguf.GGMLQuantizationType.Q4_0,
+    "blk.0.ffn_up": gguf.GGMLQuantizationType.Q5_1,
+    "blk.0.ffn_down": gguf.GGMLQuantizationType.Q5_0,
+}
+
+
 @dataclass
 class GgufModel:
     """A one-layer llama: 2 heads of 4, one of them for k and v. Tensors: name -> (array, type)."""
@@ -69,6 +81,19 @@ class GgufModel:
             "rope.freq_base": 10000.0,
         }
         return {key: value for key, value in (usual | self.keys).items() if value is not None}
+
+
+def quantised_model() -> GgufModel:
+    """A layer of 256 in all quantised types at once."""
+    random = np.random.default_rng(5)
+    num_rows = {"token_embd": len(TOKENS), "blk.0.attn_k": 128, "blk.0.attn_v": 128}
+    tensors = {
+        f"{name}.weight": (random.standard_normal((num_rows.get(name, 256), 256), np.float32), kind)
+        for name, kind in QUANTISED.items()
+    }
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        tensors[f"{name}.weight"] = (np.ones(256, np.float32), gguf.GGMLQuantizationType.F32)
+    return GgufModel(keys={"embedding_length": 256, "feed_forward_length": 256}, tensors=tensors)
 
 
 def _quantised(array: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:

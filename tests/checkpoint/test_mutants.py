@@ -6,36 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-from gguf import GGMLQuantizationType as Type
-
 from checkpoint import mutants
-from checkpoint.conftest import TOKENS, GgufModel
+from checkpoint.conftest import quantised_model
 
 OURS = {"UnsupportedModel", "CorruptCheckpoint", "TensorMismatch", "OutOfMemory", "InvalidConfig"}
-KINDS = {
-    "token_embd": Type.Q4_1,
-    "blk.0.attn_q": Type.Q4_K,
-    "blk.0.attn_k": Type.Q5_K,
-    "blk.0.attn_v": Type.Q6_K,
-    "blk.0.attn_output": Type.Q8_0,
-    "blk.0.ffn_gate": Type.Q4_0,
-    "blk.0.ffn_up": Type.Q5_1,
-    "blk.0.ffn_down": Type.Q5_0,
-}
-
-
-def quantised_model() -> GgufModel:
-    """A layer of 256 in all quantised types at once."""
-    random = np.random.default_rng(5)
-    num_rows = {"token_embd": len(TOKENS), "blk.0.attn_k": 128, "blk.0.attn_v": 128}
-    tensors = {
-        f"{name}.weight": (random.standard_normal((num_rows.get(name, 256), 256), np.float32), kind)
-        for name, kind in KINDS.items()
-    }
-    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-        tensors[f"{name}.weight"] = (np.ones(256, np.float32), Type.F32)
-    return GgufModel(keys={"embedding_length": 256, "feed_forward_length": 256}, tensors=tensors)
 
 
 def test_whatever_the_bytes_are_a_load_ends_in_an_error_of_ours(

@@ -101,12 +101,13 @@ def stream_all(port: int, requests: Sequence[bytes]) -> Answers:
         for stream in streams:
             selector.register(stream.connection, selectors.EVENT_READ, stream)
         while selector.get_map():
-            _read_ready(selector)
+            read_ready(selector)
     return Answers(time.perf_counter() - start, time.process_time() - cpu, streams)
 
 
-def _read_ready(selector: selectors.EpollSelector) -> None:
-    for key, _ in selector.select():
+def read_ready(selector: selectors.EpollSelector, timeout_s: float | None = None) -> None:
+    """Reads what has come, waiting at most so long; streams that have ended are closed and taken out."""
+    for key, _ in selector.select(timeout_s):
         stream: Stream = key.data
         data = stream.connection.recv(READ_BYTES)
         if data:

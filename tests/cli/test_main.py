@@ -12,6 +12,7 @@ from headway.cli import main as cli
 from headway.cli.main import COMMANDS, run
 from headway.cli.options import make_command
 from headway.errors import CorruptCheckpoint, InvalidConfig
+from headway.testing.tiny_model import write_tiny_model
 
 PYTHON = [sys.executable, "-c", "from headway.cli import start; start()"]
 
@@ -187,3 +188,18 @@ def test_inspect_and_pull_take_a_folder_that_is_no_model_for_what_it_is(
         assert out == ""
         assert str(tmp_path) in err
         assert "internal error" not in err
+
+
+def test_inspect_tells_the_program_and_what_the_weights_run_as(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(write_tiny_model(tmp_path / "model"))
+    assert run(["inspect", model]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == model
+    assert "logits" in lines[-2]
+    assert lines[-1].startswith("F32   runs as bf16      9 matrices")
+    assert lines[-1].endswith("values are rounded")
+    assert run(["inspect", model, "--quantization", "int4"]) == 0
+    forms = [line.split()[3] for line in capsys.readouterr().out.splitlines() if " runs as " in line]
+    assert sorted(forms) == ["q4", "q8"]  # layers, and the embedding with the head

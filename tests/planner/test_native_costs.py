@@ -17,7 +17,7 @@ from headway.executor.native import NativeExecutor
 from headway.model import make_program
 from headway.model.program import Program
 from headway.planner.memory import plan_memory
-from headway.planner.native_costs import matrix_forms, native_costs, vocabulary_names
+from headway.planner.native_costs import describe_forms, matrix_forms, native_costs, vocabulary_names
 from headway.planner.torch_costs import torch_costs
 
 SHAPE = ModelShape(
@@ -91,6 +91,17 @@ def test_tables_and_heads_are_vocabulary() -> None:
     assert vocabulary_names(PROGRAM) == {"embed.weight"}
     untied = make_program(dataclasses.replace(SHAPE, is_tied=False))
     assert vocabulary_names(untied) == {"embed.weight", "lm_head.weight"}
+
+
+def test_the_forms_are_described_with_what_changes_a_value() -> None:
+    types = types_of(PROGRAM, "Q4_1", embed__weight="F16")
+    table = 63 * 16 * 64 * 2 / 1024
+    assert describe_forms(PROGRAM, types, EngineConfig()) == [
+        f"F16   runs as bf16      1 matrices, {table:.1f} KiB, values are rounded",
+        "Q4_1  runs as q4       14 matrices, 45.0 KiB, no value changes",
+    ]
+    lines = describe_forms(PROGRAM, types_of(PROGRAM, "BF16"), EngineConfig(quantization="int4"))
+    assert [line.split(", ")[-1] for line in lines] == ["values are quantised"] * 2
 
 
 def test_what_cannot_be_run_is_refused() -> None:

@@ -67,6 +67,11 @@ class GgufTensor:
     """Of its first byte in the file."""
     num_bytes: int
 
+    @property
+    def type_name(self) -> str:
+        """Of its type."""
+        return self.type.name
+
 
 class GgufFile:
     """An open, checked GGUF file.

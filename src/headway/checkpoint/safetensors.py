@@ -44,6 +44,11 @@ class SafeTensor:
     """Of its first byte in the file."""
     num_bytes: int
 
+    @property
+    def type_name(self) -> str:
+        """dtype: ggml calls those that are read the same."""
+        return self.dtype
+
 
 class SafetensorsFile:
     """An open, checked safetensors file. Raises CorruptCheckpoint where its bytes contradict themselves."""

@@ -22,6 +22,11 @@ class TensorPlace(Protocol):
         ...
 
     @property
+    def type_name(self) -> str:
+        """ggml's name of its type."""
+        ...
+
+    @property
     def start(self) -> int:
         """Of its first byte."""
         ...
@@ -119,7 +124,7 @@ class MappedWeights:
     def type_of(self, name: str) -> str:
         """ggml's name of the tensor's type in the file."""
         view = self._views[name]
-        return view.file.raw(view.name)[0]
+        return view.file.tensors[view.name].type_name
 
     def check_unchanged(self) -> None:
         """Raises CorruptCheckpoint where a file has been written to or cut since it was opened."""

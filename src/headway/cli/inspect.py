@@ -7,7 +7,7 @@ from typer.core import TyperCommand
 from headway.cli.options import make_command, model_argument, setting_options, split_settings
 from headway.cli.resolve import resolve_settings
 from headway.cli.terminal import fetch_bar, say
-from headway.config import CheckpointConfig
+from headway.config import CheckpointConfig, EngineConfig
 from headway.errors import InvalidConfig
 
 
@@ -15,8 +15,8 @@ def make() -> TyperCommand:
     """The command."""
     return make_command(
         _act,
-        [model_argument(), *setting_options(names=("cache_dir", "revision", "max_model_len"))],
-        help_text="Show what a model is made of: its shape, and its Program, one line an operation.",
+        [model_argument(), *setting_options(names=("cache_dir", "revision", "max_model_len", "quantization"))],
+        help_text="Show what a model is made of: its Program, one line an operation, and what its weights run as.",
     )
 
 
@@ -25,6 +25,7 @@ def _act(given: dict[str, Any]) -> None:
     from headway.checkpoint.sources import resolve_source
     from headway.model.program import describe
     from headway.model.registry import make_program
+    from headway.planner.native_costs import describe_forms
 
     flags, config, _ = split_settings(given)
     settings = resolve_settings(flags, config)
@@ -35,5 +36,13 @@ def _act(given: dict[str, Any]) -> None:
             settings.model, CheckpointConfig(cache_dir=settings.cache_dir, revision=settings.revision), bar
         )
     checkpoint = open_checkpoint(path)
+    program = make_program(checkpoint.shape, max_model_len=settings.max_model_len)
     say(str(path))
-    say(describe(make_program(checkpoint.shape, max_model_len=settings.max_model_len)))
+    say(describe(program))
+    lacking = program.weights.keys() - checkpoint.weights.shapes().keys()
+    if lacking:
+        say(f"the files lack {len(lacking)} of its weights: {', '.join(sorted(lacking)[:5])}", style="yellow")
+        return
+    types = {name: checkpoint.weights.type_of(name) for name in program.weights}
+    for line in describe_forms(program, types, EngineConfig(quantization=settings.quantization)):
+        say(line)

@@ -39,6 +39,25 @@ def matrix_forms(program: Program, types: Mapping[str, str], config: EngineConfi
     }
 
 
+def describe_forms(program: Program, types: Mapping[str, str], config: EngineConfig) -> list[str]:
+    """A line for each pair of a file's type and a run form, most bytes first. Raises as choose_run_form."""
+    counts: Counter[tuple[str, RunForm]] = Counter()
+    sizes: Counter[tuple[str, RunForm]] = Counter()
+    for name, form in matrix_forms(program, types, config).items():
+        counts[types[name], form] += 1
+        sizes[types[name], form] += form.num_bytes(*program.weights[name])
+    return [
+        f"{kind:<5} runs as {form.form:<5} {counts[kind, form]:>5} matrices, {size_text(size)}{_note(form)}"
+        for (kind, form), size in sizes.most_common()
+    ]
+
+
+def _note(form: RunForm) -> str:
+    if form.is_exact:
+        return ", no value changes"
+    return ", values are rounded" if form.form == "bf16" else ", values are quantised"
+
+
 def vocabulary_names(program: Program) -> frozenset[str]:
     """Weights whose rows are tokens or positions: embedding tables, and the head."""
     tables = {op.table for op in program.ops if isinstance(op, Embed)}

@@ -2,6 +2,8 @@
 # make test      the same environment with the development tools, then the whole test suite
 # make check     format, lint, types
 # make bench     the measurements of docs/log.md, with the peers in the same run
+# make test-peers  the tests that need another engine installed, each in an environment of its own
+# make wheel     a wheel in dist/ that installs where no compiler is
 # make native    builds the C++ extension again after a change in native/
 # make clean     removes what the others made
 
@@ -15,7 +17,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard native/*.txt native/*.cpp native/*.h native/*/*.cpp native/*/*.h)
 
-.PHONY: serve test check format bench native clean requirements
+.PHONY: serve test test-peers check format bench native wheel clean requirements
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.ready
@@ -36,6 +38,17 @@ format: $(VENV)/.ready-dev
 
 bench: $(VENV)/.ready-dev
 	bash benchmarks/run.sh $(BIN)/python
+
+# Tests marked `peers`: engines of gigabytes, which neither `make test` nor continuous integration installs.
+test-peers: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS) || test $$? -eq 5
+
+# auditwheel names the oldest system that has all the symbols; what it may not count on (libstdc++) is linked in.
+wheel: $(VENV)/.ready-dev
+	rm -rf build/wheel dist
+	$(PIP) wheel --no-deps --wheel-dir build/wheel --config-settings=cmake.define.HEADWAY_STATIC_RUNTIME=ON .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/headway-*.whl
+	@ls -l dist
 
 native: $(VENV)/.ready-dev
 	$(PIP) --no-build-isolation --no-deps --editable .

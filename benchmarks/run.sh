@@ -46,6 +46,7 @@ part "Sampling" "$python" "$here/sampling.py" "$demo"
 part "A step beside the model" "$python" "$here/step_overhead.py" --at-most-ms 1.0
 part "Latency under long prompts" "$python" "$here/latency.py" "$demo"
 part "Through HTTP" "$python" "$here/http_streams.py" "$demo"
+part "From exec to ready" "$python" "$here/ready_time.py" --at-most 2.0
 part "Shared prefix" "$python" "$here/prefix_ttft.py" "$demo" --at-least 5
 with llamacpp && part "Accuracy" "$python" "$here/accuracy.py" --dir "$dir"
 exit $status

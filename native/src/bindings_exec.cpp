@@ -2,6 +2,7 @@
 // tuples: a place is (offset, ld, width) in floats, a prepared place (q, scales, sums, wide, width) in bytes, -1: none.
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -384,6 +385,13 @@ void bind_plan(nb::module_& module) {
 }  // namespace
 
 void bind_exec(nb::module_& module) {
+    nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const OutOfMemory& error) {
+            PyErr_SetString(PyExc_MemoryError, error.what());
+        }
+    });
     bind_matrix(module);
     bind_plan(module);
     module.def(

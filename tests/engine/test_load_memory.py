@@ -1,6 +1,7 @@
 """What a worker holds while it loads: the packed weights and little more, however large the file is."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,50 @@ def test_a_load_holds_little_more_than_the_run_form(
     assert found["peak"] <= 1.15 * found["weights"], f"{found['peak'] / found['weights']:.3f} of the run form"
     assert found["after"] >= 0.9 * found["weights"], "the weights are not in memory: what was measured is not the load"
     assert not found["is_mapped"]
+
+
+_LOAD_UNDER_A_LIMIT = """
+import json, os, resource, sys
+from pathlib import Path
+from headway.config import EngineConfig
+from headway.engine.loading import load_engine
+from headway.errors import OutOfMemory
+
+small, model, extra, options = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
+base = {"executor": "native", "kv_cache_memory": 1 << 20, "max_num_seqs": 4, "threads": 1}
+load_engine(small, EngineConfig(**base), lambda message: None)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+resource.setrlimit(resource.RLIMIT_AS, (used + extra, used + extra))
+try:
+    load_engine(model, EngineConfig(**(base | options)), lambda message: None)
+except OutOfMemory as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "extra", "options", "words"),
+    [
+        (
+            "weights",
+            240 * MIB,
+            {},
+            r"the weights \S+ as bf16: cannot allocate \d{6,} bytes; the machine has \d{8,} free",
+        ),
+        ("small", 256 * MIB, {"kv_cache_memory": 1 << 30}, r"the KV cache needs 10\d{8} bytes .* \d+ are available"),
+        (
+            "small",
+            256 * MIB,
+            {"max_num_batched_tokens": 100_000},
+            r"the workspace of steps of 100000 tokens: cannot allocate \d{9,} bytes; the machine has \d{8,} free",
+        ),
+    ],
+)
+def test_memory_that_is_not_given_is_told_in_bytes_needed_and_had(
+    tmp_path: Path, what: str, extra: int, options: dict[str, int], words: str
+) -> None:
+    small = write_tiny_model(tmp_path / "small")
+    model = write_model(tmp_path / "model", "BF16") if what == "weights" else small
+    command = [sys.executable, "-c", _LOAD_UNDER_A_LIMIT, str(small), str(model), str(extra), json.dumps(options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert re.search(words, done.stdout), f"{done.stdout}\n{done.stderr[-2000:]}"

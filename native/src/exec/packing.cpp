@@ -67,7 +67,7 @@ MatrixView lay_out(const MatrixFormat& format, int32_t num_rows, int32_t num_col
 void check_finite(const float* values, int32_t count, int32_t row) {
     for (int32_t i = 0; i < count; ++i) {
         if (!std::isfinite(values[i])) {
-            throw std::domain_error("row " + std::to_string(row) + " has the weight " + std::to_string(values[i]) +
+            throw std::domain_error("packed row " + std::to_string(row) + " has the weight " + std::to_string(values[i]) +
                                     ", which cannot be quantised; load without quantization");
         }
     }
@@ -78,7 +78,7 @@ uint16_t half_scale(float scale, int32_t row) {
     uint16_t half = f16_of_float(scale);
     if (half < 0x0400u && float_of_f16(half) < scale) ++half;
     if (half >= 0x7c00u) {
-        throw std::domain_error("row " + std::to_string(row) + " needs the scale " + std::to_string(scale) +
+        throw std::domain_error("packed row " + std::to_string(row) + " needs the scale " + std::to_string(scale) +
                                 ", over float16's largest, 65504; load without quantization");
     }
     return half;

@@ -67,7 +67,7 @@ class NativeExecutor:
         except ValueError as error:
             raise InvalidConfig(str(error)) from error
         except MemoryError as error:
-            raise OutOfMemory(str(error)) from error
+            raise OutOfMemory(f"the workspace of steps of {limits.max_tokens} tokens: {error}") from error
         self.weights_bytes = loader.num_bytes
         """Of the matrices as they are held."""
 

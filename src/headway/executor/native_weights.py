@@ -12,7 +12,7 @@ import numpy.typing as npt
 from headway import _native
 from headway.checkpoint.raw import RawTensor, raw_of_floats
 from headway.config import Quantization
-from headway.errors import TensorMismatch
+from headway.errors import InvalidConfig, OutOfMemory, TensorMismatch
 from headway.executor.base import Float32, Int32, Weights
 from headway.planner.run_form import RunForm, choose_run_form
 
@@ -81,10 +81,21 @@ class MatrixLoader:
         height = self._shapes[gate][0]
         return self._packed((gate, up), list(interleaved_rows(height)), 2 * -(-height // LANES) * LANES)
 
-    def _packed(self, names: tuple[str, ...], rows: Sequence[npt.NDArray[np.int64]], height: int) -> _native.PackedMatrix:
+    def _packed(
+        self, names: tuple[str, ...], rows: Sequence[npt.NDArray[np.int64]], height: int
+    ) -> _native.PackedMatrix:
         if names not in self._matrices:
-            form = self.form(names[0])
-            matrix = _native.PackedMatrix(
+            matrix = self._empty(names, height)
+            for name, dest_rows in zip(names, rows, strict=True):
+                self._pack(matrix, name, dest_rows.astype(np.int32))
+            self._matrices[names] = matrix
+            self.num_bytes += matrix.num_bytes
+        return self._matrices[names]
+
+    def _empty(self, names: tuple[str, ...], height: int) -> _native.PackedMatrix:
+        form = self.form(names[0])
+        try:
+            return _native.PackedMatrix(
                 form.form,
                 group=form.group,
                 has_min=form.has_min,
@@ -92,11 +103,8 @@ class MatrixLoader:
                 num_rows=height,
                 num_cols=self._shapes[names[0]][1],
             )
-            for name, dest_rows in zip(names, rows, strict=True):
-                self._pack(matrix, name, dest_rows.astype(np.int32))
-            self._matrices[names] = matrix
-            self.num_bytes += matrix.num_bytes
-        return self._matrices[names]
+        except MemoryError as error:
+            raise OutOfMemory(f"the weights {', '.join(names)} as {form.form}: {error}") from error
 
     def _pack(self, matrix: _native.PackedMatrix, name: str, dest_rows: Int32) -> None:
         raw = self._raw(name)
@@ -106,7 +114,10 @@ class MatrixLoader:
         for begin in range(0, raw.num_rows, step):
             end = min(begin + step, raw.num_rows)
             data = raw.data[begin * raw.row_bytes : end * raw.row_bytes]
-            matrix.pack(raw.type, data, np.ascontiguousarray(order[begin:end]), self._workers)
+            try:
+                matrix.pack(raw.type, data, np.ascontiguousarray(order[begin:end]), self._workers)
+            except ValueError as error:
+                raise InvalidConfig(f"tensor {name!r}: {error}", param="quantization") from error
             self._release(name, (begin, end))
 
     def _raw(self, name: str) -> RawTensor:

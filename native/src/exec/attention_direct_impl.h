@@ -122,9 +122,9 @@ HEADWAY_INLINE void store_sums(const Floats (&sums)[rows][vectors], float* to, i
     }
 }
 
-// Where the strips of a chunk lie, from its first that is seen on; the last one's successor is only prefetched.
+// Where the strips of a chunk lie, from its first that is seen on; the last values' successor is only prefetched.
 struct ChunkStrips {
-    const char* keys[attention_chunk / strip + 1];
+    const char* keys[attention_chunk / strip];
     const char* values[attention_chunk / strip + 1];
     int32_t first, end;  // strips
 };
@@ -143,14 +143,13 @@ ChunkStrips find_strips(const AttentionTile& tile, KeyRange seen, int32_t chunk)
         strips.values[s] = static_cast<const char*>(kv.v) + at.block_head * value_bytes +
                            value_bytes / kv.block_size * at.place;
     }
-    strips.keys[strips.end] = strips.values[strips.first];
     strips.values[strips.end] = strips.values[strips.end - 1];
     return strips;
 }
 
 // Scores of `rows` rows and the keys of `strips` strips.
 template <typename Cells, int rows, int strips>
-void score_strips(Source queries, const char* const* keys, const char* const* next, int64_t step_bytes, int32_t steps,
+__attribute__((noinline)) void score_strips(Source queries, const char* const* keys, const char* const* next, int64_t step_bytes, int32_t steps,
                   float* scores) {
     Floats sums[rows][strips * strip_vectors];
     clear_sums(sums);
@@ -167,22 +166,21 @@ void score_strips(Source queries, const char* const* keys, const char* const* ne
     store_sums(sums, scores, attention_chunk);
 }
 
+// Groups of strips from a multiple of their number on; what lies outside the chunk's strips is any strip, for nothing.
 template <typename Cells, int rows>
 void score_all_strips(const AttentionTile& tile, const ChunkStrips& strips, int32_t row) {
     constexpr int beside = strips_beside(rows);
     const KVView& kv = tile.call->kv;
-    const int64_t step_bytes = static_cast<int64_t>(kv.block_size) * 4;
-    const int32_t steps = kv.qk_dim / Cells::values;
     const Source queries{tile.queries(row), tile.layout.query_ld};
-    int32_t s = strips.first;
-    const char* next[beside];
-    for (; s + beside <= strips.end; s += beside) {
-        for (int i = 0; i < beside; ++i) next[i] = strips.keys[s + beside + i < strips.end ? s + beside + i : strips.end];
-        score_strips<Cells, rows, beside>(queries, strips.keys + s, next, step_bytes, steps, tile.scores(row) + s * strip);
-    }
-    for (; s < strips.end; ++s) {
-        score_strips<Cells, rows, 1>(queries, strips.keys + s, strips.keys + s + 1, step_bytes, steps,
-                                     tile.scores(row) + s * strip);
+    const auto find = [&](int32_t s) { return strips.keys[s < strips.first ? strips.first : s]; };
+    for (int32_t s = strips.first / beside * beside; s < strips.end; s += beside) {
+        const char *keys[beside], *next[beside];
+        for (int i = 0; i < beside; ++i) {
+            keys[i] = s + i < strips.end ? find(s + i) : strips.keys[strips.end - 1];
+            next[i] = s + beside + i < strips.end ? find(s + beside + i) : strips.values[strips.first];
+        }
+        score_strips<Cells, rows, beside>(queries, keys, next, static_cast<int64_t>(kv.block_size) * 4,
+                                          kv.qk_dim / Cells::values, tile.scores(row) + s * strip);
     }
 }
 
@@ -212,7 +210,7 @@ HEADWAY_INLINE void add_step_of_values(const float* weights, const char* at,
 
 // Values of `rows` rows in the columns of `strips` strips, from the keys of a range.
 template <typename Cells, int rows, int strips>
-void add_value_columns(const ValueWalk<Cells>& walk, const float* weights, KeyRange range, Target to) {
+__attribute__((noinline)) void add_value_columns(const ValueWalk<Cells>& walk, const float* weights, KeyRange range, Target to) {
     Floats sums[rows][strips * strip_vectors];
     clear_sums(sums);
     const int32_t first = (range.begin + Cells::values - 1) / Cells::values, last = range.end / Cells::values;
@@ -237,17 +235,16 @@ void add_value_columns(const ValueWalk<Cells>& walk, const float* weights, KeyRa
     store_sums(sums, to.data, to.ld);
 }
 
+// Groups of columns; the last one may go over some again.
 template <typename Cells, int rows>
 void add_all_values(const AttentionTile& tile, const ChunkStrips& strips, KeyRange range, int32_t row) {
-    constexpr int beside = strips_beside(rows);
+    constexpr int32_t columns = strips_beside(rows) * strip;
     const int32_t dim = tile.call->kv.v_dim;
     ValueWalk<Cells> walk{&strips, static_cast<int64_t>(dim) * Cells::bytes, 0};
-    const auto to = [&] { return Target{tile.values(row) + walk.column, tile.layout.value_ld, false}; };
-    for (; walk.column + beside * strip <= dim; walk.column += beside * strip) {
-        add_value_columns<Cells, rows, beside>(walk, tile.scores(row), range, to());
-    }
-    for (; walk.column < dim; walk.column += strip) {
-        add_value_columns<Cells, rows, 1>(walk, tile.scores(row), range, to());
+    for (int32_t column = 0; column < dim; column += columns) {
+        walk.column = column + columns <= dim ? column : dim - columns;
+        add_value_columns<Cells, rows, columns / strip>(walk, tile.scores(row), range,
+                                                        {tile.values(row) + walk.column, tile.layout.value_ld, false});
     }
 }
 
@@ -280,10 +277,12 @@ void run_chunk_direct(const AttentionTile& tile, int32_t chunk) {
     }
 }
 
-// Whole cells of keys and whole strips of columns: what every known model has.
+// Whole cells of keys, and as many columns as a group has: what every known model has.
 HEADWAY_INLINE bool is_direct(const AttentionTile& tile) {
     const KVView& kv = tile.call->kv;
-    return tile.rows == tile.heads && kv.qk_dim % (kv.type == KVType::int8 ? 4 : 2) == 0 && kv.v_dim % strip == 0;
+    const int32_t fewest = tile.rows == 1 ? strips_beside(1) * strip : strips_beside(2) * strip;
+    return tile.rows == tile.heads && kv.qk_dim % (kv.type == KVType::int8 ? 4 : 2) == 0 && kv.v_dim % strip == 0 &&
+           kv.v_dim >= fewest;
 }
 
 }  // namespace

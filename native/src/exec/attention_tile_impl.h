@@ -47,7 +47,7 @@ struct Target {
 
 // to[r][v] += sum over steps of a[r][step] * b[step][v], ascending.
 template <typename Steps, int rows, int vectors>
-void multiply_tile(Source a, Source b, int32_t steps, Target to) {
+__attribute__((noinline)) void multiply_tile(Source a, Source b, int32_t steps, Target to) {
     Floats sums[rows][vectors];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; ++r) {

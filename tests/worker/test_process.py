@@ -113,6 +113,7 @@ async def test_an_exception_that_escapes_is_failed_then_an_end_with_its_last_wor
     ("predictor", "words", "exit_code"),
     [
         ("BetweenTensors", "has shrunk from {size} to 4096 bytes since it was opened", 1),
+        ("Overwritten", "has been written to since it was opened", 1),
         ("WithinATensor", "was cut while it was read, or its disk failed", EXIT_LOST_PAGE),
     ],
 )

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import headway_wire as wire
 
-EXIT_LOST_PAGE = 4
-"""A page of a mapped file is gone; the last line of the output says which file's."""
+EXIT_LOST_PAGE = 74
+"""EX_IOERR. A page of a mapped file is gone; the last line of the output says which file's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,8 @@ class WorkerProcess(asyncio.Protocol):
     def _tell_lost_page(self) -> None:
         """The child could not say it itself: it ended inside a signal handler."""
         words = self._output.last_words.rpartition("\n")[2]
-        self._receiver.on_messages([wire.Failed(error=CorruptCheckpoint(words).to_wire())])
+        if words:
+            self._receiver.on_messages([wire.Failed(error=CorruptCheckpoint(words).to_wire())])
 
     def _send_end_of_file(self) -> None:
         # What is written so far goes first; the child ends itself when it sees the end (worker/serve).

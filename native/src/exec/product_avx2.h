@@ -23,6 +23,12 @@ constexpr int32_t y_ld = 2 * panel_lanes;
 
 HEADWAY_INLINE __m256i load_bytes32(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
 
+// The same place of the next panel is asked for while this one is multiplied: few rows wait for memory alone. Past the last
+// panel nothing happens.
+HEADWAY_INLINE void ask_for(const uint8_t* at, int64_t panel_bytes, int32_t count) {
+    for (int32_t i = 0; i < count; i += 64) __builtin_prefetch(at + panel_bytes + i);
+}
+
 HEADWAY_INLINE __m256i four_bytes(const int8_t* q) {
     int32_t bytes;
     __builtin_memcpy(&bytes, q, sizeof bytes);
@@ -94,6 +100,7 @@ HEADWAY_ALONE void multiply_q4(const MatrixView& w, const uint8_t* panel, const 
     __m256 totals[rows][2] = {};
     for (int32_t group = 0; group < w.num_groups; ++group) {
         const uint8_t* codes = panel + int64_t{group} * 256;
+        ask_for(codes, w.panel_bytes, 256);
         NibbleSums sums[rows][2];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
@@ -183,6 +190,7 @@ HEADWAY_ALONE void multiply_q8(const MatrixView& w, const uint8_t* panel, const 
     __m256 totals[rows][2] = {};
     for (int32_t group = 0; group < w.num_groups; ++group) {
         ByteSums sums[rows][2];
+        ask_for(panel + int64_t{group} * 512, w.panel_bytes, 512);
         add_bytes<rows, 0, 8>(panel + int64_t{group} * 512, q, stride, sums);
         float scaled_sums[rows];
         if (has_min) scale_sums<rows>(a_scales, a_sums, scaled_sums);
@@ -232,6 +240,7 @@ HEADWAY_ALONE void multiply_q8_of_16(const MatrixView& w, const uint8_t* panel, 
             first_sums[row] = a_sums[row] - second_sums[row];
         }
         const uint8_t* codes = panel + int64_t{group} * 512;
+        ask_for(codes, w.panel_bytes, 512);
         const float* scales = reinterpret_cast<const float*>(panel + w.scales_offset) + int64_t{group} * 2 * panel_lanes;
         add_half_group<rows, 0>(codes, scales, q, stride, first_sums, a_scales, totals);
         add_half_group<rows, 1>(codes, scales, q, stride, second_sums, a_scales, totals);
@@ -247,6 +256,7 @@ HEADWAY_ALONE void multiply_bf16(const MatrixView& w, const uint8_t* panel, cons
     const float* x = tile.f32 + r;
     __m256 totals[rows][2] = {};
     for (int32_t pair = 0; pair < w.num_groups * (group_cols / 2); ++pair) {
+        ask_for(panel, w.panel_bytes, 64);
         __m256 low[2], high[2];
         for (int half = 0; half < 2; ++half) {
             const __m256i both = load_bytes32(panel + half * 32);

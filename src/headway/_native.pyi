@@ -23,6 +23,145 @@ def watch_mapping(start: int, num_bytes: int, path: str) -> int:
 def unwatch_mapping(place: int) -> None:
     """Forgets it, before it is unmapped."""
 
+_Place = tuple[int, int, int]
+"""Offset, row stride and width, in floats."""
+_PreparedPlace = tuple[int, int, int, int, int]
+"""Bytes where q, scales, sums and wide rows begin, -1 for none, and the width in columns."""
+
+def step_kernels() -> tuple[str, int, bool]:
+    """Name, row tile, and whether bfloat16 is multiplied as it is. Raises ValueError as chosen_isa()."""
+
+class Workers:
+    """The threads that steps run on, the caller's own included; they sleep between steps."""
+
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+class PackedMatrix:
+    """A weight in a run form: native/src/exec/matrix.h."""
+
+    def __init__(
+        self, form: str, *, group: int, has_min: bool, wide_scales: bool, num_rows: int, num_cols: int
+    ) -> None:
+        """All zeros. Raises ValueError on sizes and forms that cannot be, MemoryError."""
+
+    @property
+    def num_bytes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    def pack(self, type: str, data: npt.NDArray[np.uint8], dest_rows: npt.NDArray[np.int32], workers: Workers) -> None:
+        """Row i of a file's tensor becomes row dest_rows[i]. Raises ValueError, IndexError on a row that is not."""
+
+    def dequantise(self, out: npt.NDArray[np.float32]) -> None:
+        """All of it as float32."""
+
+class KVCacheView:
+    """The memory of one cache, as a plan's ops take it."""
+
+class Plan:
+    """A compiled Program: headway.executor.native_plan writes it, stage by stage."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        max_tokens: int,
+        max_selected: int,
+        max_seqs: int,
+        max_context: int,
+        num_embeddings: int,
+        num_blocks: int,
+        block_size: int,
+        arena_bytes: int,
+    ) -> None: ...
+    @property
+    def num_bytes(self) -> int: ...
+    def row_stage(self, *, is_selected: bool, cuts_at_blocks: bool) -> None: ...
+    def embed(self, table: PackedMatrix, *, by_position: bool, offset: int, scale: float, out: _Place) -> None: ...
+    def norm(
+        self,
+        *,
+        is_layer: bool,
+        input: _Place,
+        out: _Place,
+        head: int,
+        weight: npt.NDArray[np.float32],
+        bias: npt.NDArray[np.float32] | None,
+        eps: float,
+        one_plus: bool,
+    ) -> None: ...
+    def prepare(self, *, is_selected: bool, input: _Place, out: _PreparedPlace) -> None: ...
+    def element(
+        self,
+        *,
+        what: int,
+        activation: int,
+        gate: int,
+        factor: float,
+        cap: float,
+        left: _Place,
+        right: _Place,
+        out: _Place,
+    ) -> None: ...
+    def rope(
+        self,
+        *,
+        value: _Place,
+        head_dim: int,
+        cosines: npt.NDArray[np.float32],
+        sines: npt.NDArray[np.float32],
+        interleaved: bool,
+    ) -> None: ...
+    def select(self, *, input: _Place, out: _Place) -> None: ...
+    def product_stage(self, *, is_selected: bool, input: _PreparedPlace) -> None: ...
+    def product(
+        self,
+        matrix: PackedMatrix,
+        *,
+        out: _Place,
+        bias: npt.NDArray[np.float32] | None,
+        base: _Place,
+        scale: float,
+        gate: int,
+    ) -> None: ...
+    def cache(
+        self,
+        *,
+        is_int8: bool,
+        num_kv_heads: int,
+        qk_dim: int,
+        v_dim: int,
+        k: npt.NDArray[np.uint8],
+        v: npt.NDArray[np.uint8],
+    ) -> KVCacheView: ...
+    def write_kv(self, cache: KVCacheView, *, k: _Place, v: _Place) -> None: ...
+    def attention(
+        self,
+        cache: KVCacheView,
+        *,
+        q: _Place,
+        out: _Place,
+        num_heads: int,
+        scale: float,
+        soft_cap: float,
+        window: int,
+        causal: bool,
+    ) -> None: ...
+    def finish(self, *, last_hidden: _Place, logits: _Place) -> None:
+        """Takes the memory. Raises MemoryError that names the bytes."""
+
+    def execute(self, *step: npt.NDArray[np.signedinteger]) -> None:
+        """token_ids, positions, slots, query_starts, context_lens, block_tables, logit_rows. Raises ValueError before
+        anything is written."""
+
+    def sample(self, *arguments: object) -> None:
+        """As execute(), then rows to check and where to say whether each is finite, a Sampler, and its sample()'s
+        arguments without the logits."""
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """[num_logit_rows, vocabulary] of the last step, a view."""
+
 class Sampler:
     """Samples batches of rows; headway.engine.sampler.Sampler is its Python side."""
 

@@ -46,6 +46,16 @@ void NormRows::run(const StepContext& context, int32_t row_begin, int32_t row_en
         context.kernels->layer_norm(from, in.ld, to, out.ld, rows, in.width, head, weight, bias, eps, one_plus);
     } else {
         context.kernels->rms_norm(from, in.ld, to, out.ld, rows, in.width, head, weight, eps, one_plus);
+        if (bias != nullptr) add_bias(context, row_begin, row_end);
+    }
+}
+
+void NormRows::add_bias(const StepContext& context, int32_t row_begin, int32_t row_end) const {
+    for (int32_t row = row_begin; row < row_end; ++row) {
+        float* to = context.at(out, row);
+        for (int32_t start = 0; start < in.width; start += head) {
+            context.kernels->add(to + start, bias, to + start, head);
+        }
     }
 }
 

@@ -38,6 +38,9 @@ struct NormRows final : RowOp {
     float eps;
     bool one_plus;
     void run(const StepContext& context, int32_t row_begin, int32_t row_end) const override;
+
+private:
+    void add_bias(const StepContext& context, int32_t row_begin, int32_t row_end) const;
 };
 
 // Rows made ready for products.

@@ -27,7 +27,8 @@ from headway.core.output import FinishReason
 from headway.core.sequence import Fork, Sequence, SequenceStatus
 from headway.core.step import StepPlan, StepResult
 from headway.engine.admission import ModelLimits, check_submit
-from headway.engine.runner import Runner, TokenSampler, to_event_error
+from headway.engine.compute import TokenSampler
+from headway.engine.runner import Runner, to_event_error
 from headway.errors import HeadwayError, InvalidRequest, InvariantBroken, NonFiniteLogits, OutOfMemory, PreemptionLimit
 from headway.executor.base import Executor
 from headway.scheduler.scheduler import Scheduler, SchedulerLimits

@@ -1,5 +1,5 @@
-"""Runner: executes a StepPlan: batch arrays, then what compute.py makes of them. It acts on arrays only; what its result means for the
-requests is the engine's business.
+"""Runner: executes a StepPlan: batch arrays, then what compute.py makes of them. It acts on arrays only; what its
+result means for the requests is the engine's business.
 
 What fails in one sequence's part (its row cannot be set up, its logits are not finite, sampling its row raises) is in
 StepResult.failures and leaves the others alone. What the executor raises is raised: it concerns the whole step.

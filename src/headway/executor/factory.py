@@ -7,7 +7,7 @@ from headway.config import EngineConfig
 from headway.errors import InvalidConfig
 from headway.executor.base import Executor, KVBuffers, Weights
 from headway.executor.native import NativeExecutor, native_refusal
-from headway.executor.native_plan import PlanLimits
+from headway.executor.native_writer import PlanLimits
 from headway.model.program import Program
 from headway.observe.machine import usable_cores
 

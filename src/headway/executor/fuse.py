@@ -5,7 +5,8 @@
     gates      an Activation and the Mul that alone reads it
     residuals  a Linear (with a Scale) and the Add that alone reads it
 
-join_gates does one more, for executors whose products can end with a gate. Values keep their names and what they hold, up to rounding.
+join_gates does one more, for executors whose products can end with a gate. Values keep their names and what they
+hold, up to rounding.
 """
 
 from collections import Counter
@@ -67,12 +68,13 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddLinear:
-    """out = base + input @ weight.T * scale."""
+    """out = base + (input @ weight.T + bias) * scale."""
 
     out: str
     base: str
     input: str
     weight: str
+    bias: str | None
     scale: float
 
     @property
@@ -183,10 +185,10 @@ def _fuse_residuals(plan: tuple[PlanOp, ...]) -> tuple[PlanOp, ...]:
         if isinstance(update, Scale):
             scale, chain = update.factor, {op.right, update.input}
             update = makers.get(update.input)
-        if isinstance(update, Linear) and update.bias is None:
+        if isinstance(update, Linear):
             dropped |= chain
             replaced[op.out] = AddLinear(
-                out=op.out, base=op.left, input=update.input, weight=update.weight, scale=scale
+                out=op.out, base=op.left, input=update.input, weight=update.weight, bias=update.bias, scale=scale
             )
     return _rebuild(plan, replaced, dropped)
 

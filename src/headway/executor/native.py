@@ -10,9 +10,10 @@ import numpy as np
 from headway import _native
 from headway.config import Dtype, Quantization
 from headway.errors import HeadwayError, InvalidConfig, InvariantBroken, OutOfMemory, UnsupportedModel
-from headway.executor.base import Bool, Float32, Int32, KVBuffers, Sampled, StepArrays, Weights
-from headway.executor.native_plan import ALL_NATIVE_FUSIONS, NativeFusion, PlanCompiler, PlanLimits
+from headway.executor.base import Bool, Float32, Int32, Int64, KVBuffers, Sampled, StepArrays, Weights
+from headway.executor.native_plan import compile_plan
 from headway.executor.native_weights import MatrixLoader
+from headway.executor.native_writer import ALL_NATIVE_FUSIONS, NativeFusion, PlanLimits
 from headway.model.ops import Attention, Embed
 from headway.model.program import Program
 from headway.planner.native_costs import vocabulary_names
@@ -63,7 +64,7 @@ class NativeExecutor:
                 quantization=quantization,
                 vocabulary=vocabulary_names(program),
             )
-            self._plan = PlanCompiler(program, loader, kv, limits, fusions).compile(self._workers)
+            self._plan = compile_plan(program, loader, kv, limits, fusions, self._workers)
         except ValueError as error:
             raise InvalidConfig(str(error)) from error
         except MemoryError as error:
@@ -115,7 +116,7 @@ class NativeExecutor:
             raise InvariantBroken(str(error)) from error
 
 
-def _arguments(step: StepArrays, logit_rows: Int32) -> tuple[object, ...]:
+def _arguments(step: StepArrays, logit_rows: Int32) -> tuple[Int32 | Int64, ...]:
     """As Plan.execute and Plan.sample take them."""
     return (
         step.token_ids,

@@ -211,7 +211,8 @@ def _joined_linear(op: JoinedLinear, compiler: Compiler) -> Run:
 
 def _add_linear(op: AddLinear, compiler: Compiler) -> Run:
     out, base, source = (compiler.register[name] for name in (op.out, op.base, op.input))
-    product, scale = compiler.weights.product((op.weight,)), op.scale
+    bias = None if op.bias is None else compiler.weights.load(op.bias)
+    product, scale = compiler.weights.product((op.weight,), bias), op.scale
     overwrites = compiler.is_last_use(op, op.base)
 
     def run(registers: Registers, step: StepTensors) -> None:

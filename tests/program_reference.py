@@ -1,0 +1,155 @@
+"""A Program interpreted in numpy float64, one sequence at once: what executors are compared with.
+
+It rounds only where the native executor's documents say so: K and V as they are kept, and, in front of matrices of 8 or
+4 bits, activations in groups of 32.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import erf
+from typing import Any
+
+import numpy as np
+
+from headway.model.ops import (
+    Activation,
+    Add,
+    Attention,
+    Embed,
+    Linear,
+    Logits,
+    Mul,
+    Norm,
+    Rope,
+    Scale,
+    SelectRows,
+)
+from headway.model.program import Program
+
+Array = np.ndarray[Any, Any]
+
+
+def to_bfloat16(values: Array) -> Array:
+    """The nearest bfloat16, ties to even, as float64."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return rounded.view(np.float32).astype(np.float64)
+
+
+def to_int8(values: Array) -> Array:
+    """Each row of the last axis in 8 bits with one scale, as float64."""
+    values = np.asarray(values, np.float32)
+    scales = np.abs(values).max(axis=-1, keepdims=True) / np.float32(127)
+    quotients = np.rint(values / np.where(scales == 0, np.float32(1), scales))
+    return quotients.astype(np.float64) * scales.astype(np.float64)
+
+
+def to_int8_groups(values: Array) -> Array:
+    """to_int8 in groups of 32 columns."""
+    width = values.shape[-1]
+    padded = np.pad(values, [(0, 0), (0, -width % 32)])
+    return to_int8(padded.reshape(len(values), -1, 32)).reshape(padded.shape)[:, :width]
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(erf, otypes=[np.float64])(x / np.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+def reference_logits(
+    program: Program,
+    weights: Mapping[str, Array],
+    ids: Sequence[int],
+    *,
+    keep: Callable[[Array], Array] = lambda values: values,
+    quantised: Collection[str] = (),
+) -> Array:
+    """Logits of every token of a sequence, [len(ids), vocab_size].
+
+    Args:
+        weights: as they are multiplied.
+        keep: what becomes of K and V, [tokens, heads, dim], in the cache.
+        quantised: weights whose products take activations in int8 groups.
+    """
+    values: dict[str, Array] = {}
+    positions = np.arange(len(ids))
+    for op in program.ops:
+        sources = [values[name] for name in op.inputs]
+        match op:
+            case Embed():
+                index = positions if op.index == "position" else np.array(ids)
+                made = weights[op.table][index + op.offset] * op.scale
+            case Norm():
+                made = _norm(op, sources[0], weights)
+            case Linear():
+                inputs = to_int8_groups(sources[0]) if op.weight in quantised else sources[0]
+                made = inputs @ weights[op.weight].T + (0 if op.bias is None else weights[op.bias])
+            case Activation():
+                made = ACTIVATIONS[op.kind](sources[0])
+            case Mul():
+                made = sources[0] * sources[1]
+            case Add():
+                made = sources[0] + sources[1]
+            case Scale():
+                made = sources[0] * op.factor
+            case Rope():
+                made = _rope(op, sources[0], positions)
+            case Attention():
+                made = _attention(op, *sources, keep)
+            case SelectRows():
+                made = sources[0]
+            case Logits():
+                made = sources[0] * op.scale
+                made = made if op.soft_cap is None else op.soft_cap * np.tanh(made / op.soft_cap)
+        values[op.out] = np.asarray(made, np.float64)
+    return values[program.ops[-1].out]
+
+
+def _norm(op: Norm, x: Array, weights: Mapping[str, Array]) -> Array:
+    weight = weights[op.weight].astype(np.float64) + op.one_plus
+    heads = x.reshape(len(x), -1, len(weight))
+    if op.kind == "layer":
+        heads = heads - heads.mean(axis=-1, keepdims=True)
+    made = heads / np.sqrt((heads**2).mean(axis=-1, keepdims=True) + op.eps) * weight
+    return (made if op.bias is None else made + weights[op.bias]).reshape(x.shape)
+
+
+def _rope(op: Rope, x: Array, positions: Array) -> Array:
+    heads = x.reshape(len(x), -1, op.head_dim)
+    angles = (positions.astype(np.float32)[:, None] * np.array(op.frequencies, np.float32)).astype(np.float64)
+    cosines, sines = (f(angles)[:, None, :] * op.magnitude for f in (np.cos, np.sin))
+    half = op.dims // 2
+    low, high = (
+        (slice(0, half), slice(half, op.dims))
+        if op.layout == "half"
+        else (
+            slice(0, op.dims, 2),
+            slice(1, op.dims, 2),
+        )
+    )
+    made = heads.copy()
+    made[..., low] = heads[..., low] * cosines - heads[..., high] * sines
+    made[..., high] = heads[..., high] * cosines + heads[..., low] * sines
+    return made.reshape(x.shape)
+
+
+def _attention(op: Attention, q: Array, k: Array, v: Array, keep: Callable[[Array], Array]) -> Array:
+    length, group = len(q), op.num_heads // op.num_kv_heads
+    queries = q.reshape(length, op.num_heads, op.qk_dim)
+    keys = np.repeat(keep(k.reshape(length, op.num_kv_heads, op.qk_dim)), group, axis=1)
+    values = np.repeat(keep(v.reshape(length, op.num_kv_heads, op.v_dim)), group, axis=1)
+    scores = np.einsum("qhd,khd->hqk", queries, keys) * op.scale
+    if op.soft_cap is not None:
+        scores = op.soft_cap * np.tanh(scores / op.soft_cap)
+    distance = np.arange(length)[:, None] - np.arange(length)[None, :]
+    hidden = distance < 0
+    if op.window is not None:
+        hidden |= distance >= op.window
+    scores = np.where(hidden, -np.inf, scores)
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    return np.einsum("hqk,khd->qhd", shares, values).reshape(length, -1)

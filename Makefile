@@ -43,10 +43,10 @@ bench: $(VENV)/.ready-dev
 test-peers: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS) || test $$? -eq 5
 
-# auditwheel names the oldest system that has all the symbols; what it may not count on (libstdc++) is linked in.
+# auditwheel names the wheel after the oldest systems that have all its symbols.
 wheel: $(VENV)/.ready-dev
 	rm -rf build/wheel dist
-	$(PIP) wheel --no-deps --wheel-dir build/wheel --config-settings=cmake.define.HEADWAY_STATIC_RUNTIME=ON .
+	$(PIP) wheel --no-deps --wheel-dir build/wheel .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/headway-*.whl
 	@ls -l dist
 

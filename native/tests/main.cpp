@@ -4,6 +4,9 @@
 
 #include "check.h"
 #include "isa.h"
+#if defined(HEADWAY_EMULATE)
+#include "emulation/tables.h"
+#endif
 
 int headway_tests::failures = 0;
 
@@ -11,6 +14,9 @@ const std::vector<const headway::ExecKernels*>& headway_tests::exec_tables() {
     static const std::vector<const headway::ExecKernels*> tables = [] {
         std::vector<const headway::ExecKernels*> found;
         for (headway::Isa isa : headway::available_isas()) found.push_back(&headway::exec_kernels(isa));
+#if defined(HEADWAY_EMULATE)
+        for (const headway::ExecKernels* emulated : emulated_tables()) found.push_back(emulated);
+#endif
         return found;
     }();
     return tables;

@@ -12,6 +12,9 @@
 #include "batch_sampler.h"
 #include "check.h"
 #include "philox.h"
+#if defined(HEADWAY_EMULATE)
+#include "emulation/tables.h"
+#endif
 
 namespace {
 
@@ -153,9 +156,18 @@ void test_mass_threshold(const RowKernels& kernels, const std::vector<float>& ro
     }
 }
 
+std::vector<const RowKernels*> row_tables() {
+    std::vector<const RowKernels*> tables;
+    for (Isa isa : available_isas()) tables.push_back(&row_kernels(isa));
+#if defined(HEADWAY_EMULATE)
+    for (const RowKernels* emulated : headway_tests::emulated_row_tables()) tables.push_back(emulated);
+#endif
+    return tables;
+}
+
 void test_kernels() {
-    for (Isa isa : available_isas()) {
-        const RowKernels& kernels = row_kernels(isa);
+    for (const RowKernels* table : row_tables()) {
+        const RowKernels& kernels = *table;
         for (Kind kind : kinds) {
             for (int32_t n : sizes) {
                 const std::vector<float> row = make_row(kind, n, static_cast<uint32_t>(n));

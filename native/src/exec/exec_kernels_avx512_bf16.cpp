@@ -2,7 +2,7 @@
 #include "simd_avx512.h"
 
 #include "vector_math.h"
-#include "product_plain.h"
+#include "product_avx512.h"
 
 #define HEADWAY_EXEC_KERNELS exec_kernels_avx512_bf16
 #define HEADWAY_EXEC_NAME "avx512_bf16"

@@ -39,7 +39,7 @@ VLLM_BARS = {"single-128": Bar(1.3), "sixty-four-128": Bar(2.0)}
 NEVER_SLOWER = dict.fromkeys(OPENVINO_BARS, Bar(1.0))
 
 CONTESTS: Mapping[str, Contest] = {
-    "openvino": Contest("headway", ("openvino",), OPENVINO_BARS),
+    "openvino": Contest("headway", ("openvino", "openvino-2048"), OPENVINO_BARS),
     "vllm": Contest("headway-bf16", ("vllm",), VLLM_BARS),
     "llamacpp": Contest("headway", ("llamacpp-unified", "llamacpp-split"), NEVER_SLOWER),
     "ortgenai": Contest("headway", ("ortgenai",), NEVER_SLOWER),

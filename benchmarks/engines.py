@@ -21,17 +21,20 @@ class Model:
     q4: str
     q8: str
     onnx: str
+    is_random: bool
+    """Its weights are random."""
 
 
 MODELS: Mapping[str, Model] = {
     "smollm2-135m": Model(
-        "smollm2-135m-bf16", "smollm2-135m-q4_1.gguf", "smollm2-135m-q8_0.gguf", "smollm2-135m-ort-int4"
+        "smollm2-135m-bf16", "smollm2-135m-q4_1.gguf", "smollm2-135m-q8_0.gguf", "smollm2-135m-ort-int4", False
     ),
     "qwen2.5-0.5b-shape": Model(
         "qwen2.5-0.5b-shape-bf16",
         "qwen2.5-0.5b-shape-q4_1.gguf",
         "qwen2.5-0.5b-shape-q8_0.gguf",
         "qwen2.5-0.5b-shape-ort-int4",
+        True,
     ),
 }
 """The first is real; the second has random weights (prepare.sh)."""
@@ -55,7 +58,7 @@ ENGINES: Mapping[str, Engine] = {
     "headway-bf16": Engine("run_headway.py", None, "bf16"),
     "headway-bf16-torch": Engine("run_headway.py", None, "bf16", ("--executor", "torch")),
     "openvino": Engine("peers/run_openvino.py", "openvino", "q4"),
-    "openvino-f32": Engine("peers/run_openvino.py", "openvino", "q4", ("--precision", "f32")),
+    "openvino-2048": Engine("peers/run_openvino.py", "openvino", "q4", ("--max-num-batched-tokens", "2048")),
     "openvino-q8": Engine("peers/run_openvino.py", "openvino", "q8"),
     "llamacpp-unified": Engine("peers/run_llamacpp.py", "llamacpp", "q4", ("--kv", "unified")),
     "llamacpp-split": Engine("peers/run_llamacpp.py", "llamacpp", "q4", ("--kv", "split")),

@@ -7,10 +7,12 @@ from workloads import TokenIds, make_parser, run_engine
 
 
 def main() -> None:
-    arguments = make_parser(__doc__).parse_args()
+    parser = make_parser(__doc__)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=512)
+    arguments = parser.parse_args()
     scheduler = genai.SchedulerConfig()
     scheduler.cache_size = 4
-    scheduler.max_num_batched_tokens = 512
+    scheduler.max_num_batched_tokens = arguments.max_num_batched_tokens
     scheduler.max_num_seqs = 64
     scheduler.enable_prefix_caching = False
     properties = {"INFERENCE_NUM_THREADS": arguments.threads}

@@ -56,7 +56,7 @@ def open_service(configs: "Configs") -> tuple["Service", bool]:
         checkpoint = open_checkpoint(resolve_source(model.source, configs.checkpoint, bar))
     read_generation_defaults(checkpoint.text, model.text.generation_config)
     has_chat = make_chat_template(checkpoint.text, model.text.chat_template) is not None
-    loader = ProcessLoader(configs.checkpoint, checkpoint)
+    loader = ProcessLoader(configs.checkpoint, {model.source: checkpoint})
     return LocalService([model], configs.pool, configs.server, configs.checkpoint, loader=loader), has_chat
 
 

@@ -59,21 +59,22 @@ class Loader(Protocol):
 class ProcessLoader:
     """Checkpoints from disk or a hub; a process for each worker."""
 
-    def __init__(self, checkpoint: CheckpointConfig, opened: "Checkpoint | None" = None) -> None:
-        """`opened`: what is open already, for the first that asks for that path; it is read in a moment, not again."""
+    def __init__(self, checkpoint: CheckpointConfig, opened: "Mapping[str, Checkpoint] | None" = None) -> None:
+        """`opened`: what is open already, by the model's source: the first load neither looks for it nor opens it."""
         self._checkpoint = checkpoint
-        self._opened = opened
+        self._opened = dict(opened or {})
 
     async def resolve(self, model: ModelConfig) -> Path:
         """In a thread: it may download."""
         from headway.checkpoint.sources import resolve_source
 
+        if model.source in self._opened:
+            return self._opened[model.source].path
         return await asyncio.to_thread(resolve_source, model.source, self._checkpoint)
 
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """In a thread: a big vocabulary takes a tenth of a second."""
-        opened, self._opened = self._opened, None
-        return await asyncio.to_thread(open_model, model, path, opened if opened and opened.path == path else None)
+        return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
     async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
         """With this interpreter."""

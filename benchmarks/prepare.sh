@@ -74,7 +74,7 @@ make_int4() { # NAME
   [[ -f $to/genai_config.json ]] && return
   rm -rf "$to"
   "$dir/venv/ortgenai/bin/python" -m onnxruntime_genai.models.builder -m "$dir/models/$1-bf16" -o "$to" -p int4 -e cpu \
-    -c "$dir/tmp/ort" --extra_options int4_accuracy_level=4 int4_block_size=32
+    --extra_options int4_accuracy_level=4 int4_block_size=32
 }
 
 fetch_gguf

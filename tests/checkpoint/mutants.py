@@ -22,7 +22,8 @@ from headway.engine.loading import load_engine
 from headway.errors import HeadwayError
 
 SPECIAL = (0, 1, 2, 3, 7, 8, 31, 32, 33, 255, 256, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**33, 2**62, 2**63, 2**64 - 1)
-MUTANT_LIMIT_S = 10
+MUTANT_LIMIT_S = 60
+"""Of the clock: what is stuck ends here. What is slow is measured in processor time, whatever else the machine does."""
 EXTRA_MEMORY = 512 * 1024 * 1024
 CONFIG = EngineConfig(executor="native", threads=1, kv_cache_memory=1 << 20, max_num_batched_tokens=32, max_num_seqs=2)
 
@@ -179,9 +180,9 @@ def main(originals: list[str]) -> None:
         for seed, path in mutants(original, count):
             print(original.name, seed, file=sys.stderr, flush=True)  # the last one told is the one that killed it
             signal.alarm(MUTANT_LIMIT_S)
-            begun = time.monotonic()
+            begun = time.process_time()
             outcomes[load(path)] += 1
-            slowest = max(slowest, time.monotonic() - begun)
+            slowest = max(slowest, time.process_time() - begun)
         signal.alarm(0)
         found[original.name] = {"outcomes": outcomes, "slowest_s": slowest}
     print(json.dumps(found))

@@ -202,7 +202,7 @@ def test_a_weight_of_another_shape_is_named_with_both_shapes():
 
 def test_threads_are_those_of_the_config():
     kv = KVStore(PROGRAM.caches, num_blocks=4, block_size=BLOCK, dtype="float32")
-    executor = make_executor(PROGRAM, RandomWeights(), kv, EngineConfig(threads=2))
+    executor = make_executor(PROGRAM, RandomWeights(), kv, EngineConfig(executor="torch", threads=2))
     executor.execute(prompts([[1]]))
     assert torch.get_num_threads() == 2
 
@@ -225,4 +225,4 @@ def test_without_torch_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", absent)
     kv = KVStore(PROGRAM.caches, num_blocks=4, block_size=BLOCK, dtype="float32")
     with pytest.raises(InvalidConfig, match=re.escape("headway[torch]")):
-        make_executor(PROGRAM, RandomWeights(), kv, EngineConfig())
+        make_executor(PROGRAM, RandomWeights(), kv, EngineConfig(executor="torch"))

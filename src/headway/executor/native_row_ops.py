@@ -99,11 +99,11 @@ def lower_select(op: SelectRows, writer: PlanWriter) -> None:
 
 
 def lower_logits(op: Logits, writer: PlanWriter) -> None:
-    """Nothing at all, where there is neither a scale nor a cap."""
+    """Nothing at all, where there is neither a scale nor a cap. Dense, as samplers read it."""
     if op.scale == 1.0 and op.soft_cap is None:
         writer.values[op.out] = writer.values[op.input]
         return
-    source, out = writer.values[op.input], writer.over_or_new(op.out, op.input)
+    source, out = writer.values[op.input], writer.over_or_new(op.out, op.input, is_dense=True)
     _element(writer, "soft_cap", source, None, out, factor=op.scale, cap=op.soft_cap or 0.0)
 
 

@@ -80,12 +80,13 @@ class PlanWriter:
         self.values[name] = self.layout.new(width, is_selected=is_selected)
         return self.values[name]
 
-    def over_or_new(self, name: str, source: str) -> View:
-        """A value of the shape of `source`, in its place where that may be overwritten."""
-        if self.may_overwrite(source):
-            self.values[name] = self.values[source]
-            return self.values[name]
-        return self.new(name, self.values[source].width, like=source)
+    def over_or_new(self, name: str, source: str, *, is_dense: bool = False) -> View:
+        """A value of the shape of `source`, in its place where that may be overwritten; else dense if that is asked."""
+        view = self.values[source]
+        if not self.may_overwrite(source):
+            view = self.layout.new(view.width, is_selected=view.is_selected, is_dense=is_dense)
+        self.values[name] = view
+        return view
 
     def row_op(self, emit: Emit, *used: View | Prepared, is_selected: bool, cut: Cut = "anywhere") -> None:
         """Adds an op that works row by row, to the last stage if that can take it."""

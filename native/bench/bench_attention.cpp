@@ -1,5 +1,5 @@
-// Attention on one thread, each call's best time of many added up, in GFLOPS (two a product of a query and a key or of a weight and a value, of what a causal
-// row sees) and GB/s of keys and values: prefills of one sequence, decodes of many. SmolLM2-135M's heads.
+// Attention on one thread, each call's best time of many added up, in GFLOPS (two a product of a query and a key or of a
+// weight and a value, of what a causal row sees) and GB/s of keys and values: prefills of one sequence, decodes of many. SmolLM2-135M's heads.
 
 #include <algorithm>
 #include <chrono>
@@ -46,7 +46,8 @@ struct Bench {
         const int64_t rows = static_cast<int64_t>(std::max(sequences, num_tokens)) * num_heads * dim;
         q.resize(rows), out.resize(rows);
         for (float& value : q) value = normal(random);
-        call.kv = view, call.q = q.data(), call.ld_q = num_heads * dim, call.out = out.data(), call.ld_out = num_heads * dim;
+        call.kv = view, call.q = q.data(), call.ld_q = num_heads * dim, call.out = out.data();
+        call.ld_out = num_heads * dim;
         call.num_heads = num_heads, call.scale = 0.125f, call.causal = true;
         call.context_len = context_len, call.first_position = context_len - num_tokens;
         scratch.resize(attention_scratch_floats(call));
@@ -83,8 +84,8 @@ struct Bench {
         const double seen = num_tokens * (context_len - num_tokens + (num_tokens + 1) / 2.0) * sequences;
         const double bytes = static_cast<double>(sequences) * context_len * num_kv_heads * dim * 2 *
                              (type == KVType::bf16 ? 2 : 1);
-        std::printf("%-12s %s %-7s context %5d tokens %5d sequences %3d  %9.1f us  %6.1f GFLOPS  %6.1f GB/s\n", table.name,
-                    type == KVType::bf16 ? "bf16" : "int8", what, context_len, num_tokens, sequences, best * 1e6,
+        std::printf("%-12s %s %-7s context %5d tokens %5d sequences %3d  %9.1f us  %6.1f GFLOPS  %6.1f GB/s\n",
+                    table.name, type == KVType::bf16 ? "bf16" : "int8", what, context_len, num_tokens, sequences, best * 1e6,
                     seen * num_heads * dim * 4 / best * 1e-9, bytes / best * 1e-9);
     }
 };

@@ -204,7 +204,8 @@ std::vector<float> attend_by_chunks(const ExecKernels& table, const Sequence& se
     std::vector<float> largest(num_chunks * heads), sum(largest), values(largest.size() * shape.v_dim);
     std::vector<PartialAttention> partials;
     for (int32_t c = 0; c < num_chunks; ++c) {
-        partials.push_back({&largest[c * heads], &sum[c * heads], &values[static_cast<size_t>(c) * heads * shape.v_dim]});
+        float* chunk_values = &values[static_cast<size_t>(c) * heads * shape.v_dim];
+        partials.push_back({&largest[c * heads], &sum[c * heads], chunk_values});
     }
     for (int32_t token = 0; token < shape.num_tokens; ++token) {
         for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
@@ -237,7 +238,8 @@ std::vector<float> attend_as_decodes(const ExecKernels& table, const Sequence& s
     return out;
 }
 
-void right_row(const Sequence& sequence, const Written& written, int32_t token, int32_t head, std::vector<double>& out) {
+void right_row(const Sequence& sequence, const Written& written, int32_t token, int32_t head,
+               std::vector<double>& out) {
     const Shape& shape = sequence.shape;
     const int32_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
     const int32_t position = shape.context_len - shape.num_tokens + token;
@@ -262,8 +264,8 @@ void right_row(const Sequence& sequence, const Written& written, int32_t token, 
     }
 }
 
-// float32 over the stored keys and values, queries and weights in bfloat16 where the table multiplies that: each score is
-// then off by some 2^-9 of its size, and so are the weights.
+// float32 over the stored keys and values, queries and weights in bfloat16 where the table multiplies that: each score
+// is then off by some 2^-9 of its size, and so are the weights.
 void check_values(const ExecKernels& table, const Sequence& sequence, const Written& written,
                   const std::vector<float>& out) {
     const Shape& shape = sequence.shape;
@@ -303,17 +305,18 @@ void check_shape(const ExecKernels& table, const Shape& shape, uint32_t seed) {
           SHAPE_VALUES(table, shape));
 }
 
-// Heads, dimensions and block sizes of real models, and odd ones; contexts on both sides of a chunk's end.
+// Heads, dimensions and block sizes of real models, and odd ones; contexts on both sides of a chunk's end:
+// num_heads, num_kv_heads, qk_dim, v_dim, block_size, context_len, num_tokens.
 const Shape shapes[] = {
-    {.num_heads = 9, .num_kv_heads = 3, .qk_dim = 64, .v_dim = 64, .block_size = 16, .context_len = 300, .num_tokens = 50},
-    {.num_heads = 4, .num_kv_heads = 2, .qk_dim = 16, .v_dim = 16, .block_size = 32, .context_len = 33, .num_tokens = 33},
-    {.num_heads = 2, .num_kv_heads = 2, .qk_dim = 48, .v_dim = 48, .block_size = 48, .context_len = 550, .num_tokens = 21},
-    {.num_heads = 8, .num_kv_heads = 1, .qk_dim = 80, .v_dim = 80, .block_size = 16, .context_len = 257, .num_tokens = 5},
-    {.num_heads = 7, .num_kv_heads = 1, .qk_dim = 96, .v_dim = 96, .block_size = 512, .context_len = 530, .num_tokens = 9},
-    {.num_heads = 4, .num_kv_heads = 4, .qk_dim = 128, .v_dim = 128, .block_size = 64, .context_len = 256, .num_tokens = 3},
-    {.num_heads = 5, .num_kv_heads = 1, .qk_dim = 256, .v_dim = 256, .block_size = 16, .context_len = 40, .num_tokens = 7},
-    {.num_heads = 3, .num_kv_heads = 1, .qk_dim = 33, .v_dim = 7, .block_size = 16, .context_len = 290, .num_tokens = 40},
-    {.num_heads = 6, .num_kv_heads = 2, .qk_dim = 18, .v_dim = 50, .block_size = 16, .context_len = 70, .num_tokens = 1},
+    {9, 3, 64, 64, 16, 300, 50},
+    {4, 2, 16, 16, 32, 33, 33},
+    {2, 2, 48, 48, 48, 550, 21},
+    {8, 1, 80, 80, 16, 257, 5},
+    {7, 1, 96, 96, 512, 530, 9},
+    {4, 4, 128, 128, 64, 256, 3},
+    {5, 1, 256, 256, 16, 40, 7},
+    {3, 1, 33, 7, 16, 290, 40},
+    {6, 2, 18, 50, 16, 70, 1},
 };
 
 void test_shapes(const ExecKernels& table) {
@@ -350,8 +353,8 @@ void test_later_tokens_are_not_seen(const ExecKernels& table) {
         Written broken(table, sequence, shape.context_len, 5);
         std::vector<float> out = attend_in_pieces(table, sequence, broken, table.attend_tokens, 0);
         const size_t first_bad = static_cast<size_t>(bad_token - 250) * shape.num_heads * shape.v_dim;
-        CHECK(std::memcmp(out.data(), right.data(), first_bad * sizeof(float)) == 0, "%s: token %d is seen before it is there",
-              table.name, bad_token);
+        CHECK(std::memcmp(out.data(), right.data(), first_bad * sizeof(float)) == 0,
+              "%s: token %d is seen before it is there", table.name, bad_token);
         CHECK(!table.is_finite(out.data() + first_bad, 64), "%s: token %d is finite", table.name, bad_token);
     }
 }
@@ -378,7 +381,7 @@ void test_stored_values(const ExecKernels& table) {
 }
 
 void test_odd_partner_is_zeroed(const ExecKernels& table) {
-    const Shape shape{.num_heads = 1, .num_kv_heads = 1, .qk_dim = 16, .v_dim = 16, .block_size = 16, .context_len = 3, .num_tokens = 3};
+    const Shape shape{1, 1, 16, 16, 16, 3, 3};
     const Sequence sequence(shape, 9);
     const Written written(table, sequence, 3, 9);
     for (int32_t d = 0; d < 16; ++d) {
@@ -393,14 +396,15 @@ void test_rounding_of_special_values(const ExecKernels& table) {
     std::memcpy(&loud_nan, &all_ones, sizeof loud_nan);
     const float values[] = {0.0f, -0.0f, infinity, -infinity, nan, loud_nan, 3.4e38f, 1.00390625f, 1.01171875f, 1e-40f};
     const uint16_t right[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0x7fc0, 0x7f80, 0x3f80, 0x3f82, 1};
-    Shape shape{.num_heads = 1, .num_kv_heads = 1, .qk_dim = 10, .v_dim = 10, .block_size = 16, .context_len = 1, .num_tokens = 1};
+    Shape shape{1, 1, 10, 10, 16, 1, 1};
     Cache cache(shape, 1);
     const KVView view = cache.view();
     const int64_t slot = 4;
     table.write_kv(&view, values, 10, values, 10, &slot, 1, 0, 1);
     for (int32_t d = 0; d < 10; ++d) {
         const uint16_t k = cache.k16[(d / 2 * 16 + 4) * 2 + d % 2], v = cache.v16[(2 * 10 + d) * 2];
-        CHECK(k == right[d] && v == right[d], "%s: %g is stored as %04x and %04x, not %04x", table.name, values[d], k, v, right[d]);
+        CHECK(k == right[d] && v == right[d], "%s: %g is stored as %04x and %04x, not %04x", table.name,
+              values[d], k, v, right[d]);
     }
 }
 

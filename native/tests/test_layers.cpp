@@ -60,7 +60,8 @@ void test_norms(const ExecKernels& table) {
     for (const NormCase& norm : norm_cases) {
         constexpr int32_t rows = 4;
         const int32_t ld = norm.width + spare_columns;
-        const std::vector<float> x = make_values(rows * ld, 1), weight = make_values(norm.head, 2), bias = make_values(norm.head, 3);
+        const std::vector<float> x = make_values(rows * ld, 1);
+        const std::vector<float> weight = make_values(norm.head, 2), bias = make_values(norm.head, 3);
         std::vector<float> out(x.size(), 7.0f), alone(x.size(), 7.0f), in_place = x;
         run_norm(table, norm, x.data(), ld, out.data(), rows, weight.data(), bias.data());
         for (int32_t row = 0; row < rows; ++row) {
@@ -78,7 +79,8 @@ void test_norms(const ExecKernels& table) {
         }
         CHECK(same_bits(out, alone), "%s: width %d: a row alone differs", table.name, norm.width);
         run_norm(table, norm, in_place.data(), ld, in_place.data(), rows, weight.data(), bias.data());
-        CHECK(std::equal(in_place.begin(), in_place.begin() + norm.width, out.begin()), "%s: in place differs", table.name);
+        CHECK(std::equal(in_place.begin(), in_place.begin() + norm.width, out.begin()), "%s: in place differs",
+              table.name);
     }
 }
 
@@ -162,8 +164,10 @@ void test_special_values(const ExecKernels& table) {
 void test_gates(const ExecKernels& table) {
     constexpr int64_t n = 1003;
     const std::vector<float> x = make_values(n, 4), up = make_values(n, 5);
-    constexpr std::pair<Gate, ActivationKind> kinds[] = {{Gate::silu, ActivationKind::silu}, {Gate::gelu, ActivationKind::gelu},
-                                                         {Gate::gelu_tanh, ActivationKind::gelu_tanh}, {Gate::relu, ActivationKind::relu}};
+    constexpr std::pair<Gate, ActivationKind> kinds[] = {{Gate::silu, ActivationKind::silu},
+                                                         {Gate::gelu, ActivationKind::gelu},
+                                                         {Gate::gelu_tanh, ActivationKind::gelu_tanh},
+                                                         {Gate::relu, ActivationKind::relu}};
     for (auto [gate, kind] : kinds) {
         std::vector<float> out(n), right(n);
         table.gate(gate, x.data(), up.data(), out.data(), n);
@@ -200,7 +204,8 @@ void test_is_finite(const ExecKernels& table) {
             for (float bad : {infinity, -infinity, not_a_number, -not_a_number}) {
                 std::vector<float> broken = x;
                 broken[i] = bad;
-                CHECK(!table.is_finite(broken.data(), n), "%s: %g at %d is not seen", table.name, bad, static_cast<int>(i));
+                CHECK(!table.is_finite(broken.data(), n), "%s: %g at %d is not seen", table.name, bad,
+                      static_cast<int>(i));
             }
         }
     }
@@ -233,7 +238,8 @@ void check_rope(const ExecKernels& table, bool interleaved, int32_t pairs, int32
     }
     CHECK(same_bits(out, alone), "%s: a row alone turns differently", table.name);
     for (size_t i = 0; i < x.size(); ++i) {
-        CHECK(std::abs(out[i] - right[i]) <= 2e-6, "%s: pairs %d of %d: %g, not %g", table.name, pairs, head_dim, out[i], right[i]);
+        CHECK(std::abs(out[i] - right[i]) <= 2e-6, "%s: pairs %d of %d: %g, not %g", table.name, pairs, head_dim,
+              out[i], right[i]);
     }
 }
 

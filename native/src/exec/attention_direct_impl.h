@@ -26,7 +26,9 @@ enum class Seen { all, first, second };  // of the two keys of a cell of values
 struct Bfloat16Cells {
     typedef SingleSteps Steps;
     static constexpr int values = 2, parts = 2, bytes = 4;
-    static constexpr bool takes(int part, Seen seen) { return seen == Seen::all || (part == 0) == (seen == Seen::first); }
+    static constexpr bool takes(int part, Seen seen) {
+        return seen == Seen::all || (part == 0) == (seen == Seen::first);
+    }
     template <int part, Seen>
     static HEADWAY_INLINE Floats get(const char* from) {
         return part == 0 ? even_of_pairs(load_ints(from)) : odd_of_pairs(load_ints(from));
@@ -73,7 +75,8 @@ HEADWAY_INLINE Floats get_vector(const char* const (&from)[strips], int v) {
 // Adds the cells at `from` (a pointer for each strip) to the sums, part by part. What is used more often stays in
 // registers: a part's factors, or its columns; beside the sums there is room for one of them.
 template <typename Cells, Seen seen, int rows, int strips, int part = 0>
-HEADWAY_INLINE void add_cells(Source a, const char* const (&from)[strips], Floats (&sums)[rows][strips * strip_vectors]) {
+HEADWAY_INLINE void add_cells(Source a, const char* const (&from)[strips],
+                              Floats (&sums)[rows][strips * strip_vectors]) {
     constexpr int vectors = strips * strip_vectors;
     typedef typename Cells::Steps Steps;
     if constexpr (part < Cells::parts) {
@@ -149,8 +152,8 @@ ChunkStrips find_strips(const AttentionTile& tile, KeyRange seen, int32_t chunk)
 
 // Scores of `rows` rows and the keys of `strips` strips.
 template <typename Cells, int rows, int strips>
-__attribute__((noinline)) void score_strips(Source queries, const char* const* keys, const char* const* next, int64_t step_bytes, int32_t steps,
-                  float* scores) {
+__attribute__((noinline)) void score_strips(Source queries, const char* const* keys, const char* const* next,
+                                            int64_t step_bytes, int32_t steps, float* scores) {
     Floats sums[rows][strips * strip_vectors];
     clear_sums(sums);
     const char* from[strips];
@@ -210,7 +213,8 @@ HEADWAY_INLINE void add_step_of_values(const float* weights, const char* at,
 
 // Values of `rows` rows in the columns of `strips` strips, from the keys of a range.
 template <typename Cells, int rows, int strips>
-__attribute__((noinline)) void add_value_columns(const ValueWalk<Cells>& walk, const float* weights, KeyRange range, Target to) {
+__attribute__((noinline)) void add_value_columns(const ValueWalk<Cells>& walk, const float* weights, KeyRange range,
+                                                 Target to) {
     Floats sums[rows][strips * strip_vectors];
     clear_sums(sums);
     const int32_t first = (range.begin + Cells::values - 1) / Cells::values, last = range.end / Cells::values;

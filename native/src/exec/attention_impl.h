@@ -128,9 +128,8 @@ void score_chunk(const AttentionTile& tile, int32_t chunk) {
         const int32_t steps = (call.kv.qk_dim + Steps::size - 1) / Steps::size;
         for (int32_t row = 0; row < tile.rows; row += tile_rows) {
             const int32_t rows = tile.rows - row < tile_rows ? tile.rows - row : tile_rows;
-            if (is_empty(intersect(within_chunk(tile.seen_by_one_of(row, row + rows), chunk), {first, first + panel}))) {
-                continue;
-            }
+            const KeyRange own = within_chunk(tile.seen_by_one_of(row, row + rows), chunk);
+            if (is_empty(intersect(own, {first, first + panel}))) continue;
             multiply_rows<Steps>(rows, {tile.queries(row), tile.layout.query_ld}, {tile.unpacked(), panel}, steps,
                                  {tile.scores(row) + first, attention_chunk, false});
         }
@@ -236,8 +235,8 @@ void add_values_of_rows(const AttentionTile& tile, int32_t chunk, int32_t row, i
     }
     if (common.begin == attention_chunk) return;
     const int32_t first_step = common.begin / Steps::size;
-    multiply_rows<Steps>(rows, {tile.scores(row) + first_step, attention_chunk}, {tile.unpacked() + first_step * ld, ld},
-                         (common.end - common.begin) / Steps::size,
+    multiply_rows<Steps>(rows, {tile.scores(row) + first_step, attention_chunk},
+                         {tile.unpacked() + first_step * ld, ld}, (common.end - common.begin) / Steps::size,
                          {tile.values(row) + column, tile.layout.value_ld, has_more_before});
     for (int32_t r = row + rows - 1; r >= row; --r) {
         const KeyRange own = {common.end, within_chunk(tile.seen_by(r), chunk).end};

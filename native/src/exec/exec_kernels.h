@@ -10,8 +10,10 @@
 namespace headway {
 
 // K and V of one cache. block_size is a multiple of 16.
-//   bf16  k: [num_blocks][num_kv_heads][qk_dim / 2][block_size][2] uint16     v: [num_blocks][num_kv_heads][block_size / 2][v_dim][2] uint16
-//   int8  k: [num_blocks][num_kv_heads][qk_dim / 4][block_size][4] int8       v: [num_blocks][num_kv_heads][block_size][v_dim] int8
+//   bf16  k: [num_blocks][num_kv_heads][qk_dim / 2][block_size][2] uint16
+//         v: [num_blocks][num_kv_heads][block_size / 2][v_dim][2] uint16
+//   int8  k: [num_blocks][num_kv_heads][qk_dim / 4][block_size][4] int8
+//         v: [num_blocks][num_kv_heads][block_size][v_dim] int8
 //         one scale (float32) a token and head: k_scales, v_scales [num_blocks][num_kv_heads][block_size]
 // Odd dimensions are padded: bf16 qk_dim to 2, int8 qk_dim to 4.
 enum class KVType : int32_t { bf16 = 0, int8 = 1 };
@@ -41,7 +43,7 @@ struct AttentionCall {
     int32_t num_heads;
     float scale;
     float soft_cap;       // 0: none
-    int32_t window;       // 0: none; else keys position - window + 1 .. position
+    int32_t window;       // 0: none; else of the keys that are seen the last `window`
     bool causal;
     // the sequence
     const int32_t* block_table;  // its blocks
@@ -74,7 +76,8 @@ struct ExecKernels {
     // Rows [row_begin, row_end) of x [.., ld] into `a`, whose sizes are set; k32 - num_cols columns are zeros.
     // A row that is not finite gives NaN scales, so that its products are NaN.
     void (*quantise_rows)(const float* x, int64_t ld, int32_t row_begin, int32_t row_end, const Activations* a);
-    void (*pack_rows)(const float* x, int64_t ld, int32_t row_begin, int32_t row_end, const Activations* a);  // for bf16
+    // For bf16 matrices.
+    void (*pack_rows)(const float* x, int64_t ld, int32_t row_begin, int32_t row_end, const Activations* a);
 
     // Rows [row_begin, row_end) times panels [panel_begin, panel_end); row_begin is a multiple of row_tile, row_end too or
     // the last row; with a gate the panels are even. Columns past num_rows are not written.
@@ -96,7 +99,8 @@ struct ExecKernels {
     void (*multiply)(const float* x, const float* y, float* out, int64_t n);
     void (*add)(const float* x, const float* y, float* out, int64_t n);
     void (*scale)(const float* x, float factor, float* out, int64_t n);
-    void (*soft_cap)(const float* x, float scale, float cap, float* out, int64_t n);  // cap * tanh(x * scale / cap); cap 0: x * scale
+    // cap * tanh(x * scale / cap); cap 0: x * scale
+    void (*soft_cap)(const float* x, float scale, float cap, float* out, int64_t n);
 
     // x: rows with num_heads heads of head_dim at stride ld; in place. positions [rows].
     void (*rope)(float* x, int64_t ld, const int32_t* positions, int32_t rows, int32_t num_heads, int32_t head_dim,

@@ -86,7 +86,7 @@ HEADWAY_INLINE float largest_lane(Floats a) {
 
 HEADWAY_INLINE Floats even_of_pairs(Ints pairs) { return floats_of(shift_left<16>(pairs)); }
 
-// The mask stays in memory: the tiles of attention need all 16 registers, and the compiler would keep it in one of them.
+// The mask stays in memory: the tiles of attention need all 16 registers, and the compiler would keep it in one.
 alignas(32) const int32_t high_halves[width] = {-0x10000, -0x10000, -0x10000, -0x10000,
                                                 -0x10000, -0x10000, -0x10000, -0x10000};
 HEADWAY_INLINE Floats odd_of_pairs(Ints pairs) {

@@ -19,6 +19,7 @@ void test_sampler();
 void test_layers();
 void test_attention();
 void test_products();
+void test_workers();
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -27,6 +27,7 @@ int main() {
     headway_tests::test_layers();
     headway_tests::test_attention();
     headway_tests::test_products();
+    headway_tests::test_workers();
     std::printf("%d failures on", headway_tests::failures);
     for (const headway::ExecKernels* table : headway_tests::exec_tables()) std::printf(" %s", table->name);
     std::printf("\n");

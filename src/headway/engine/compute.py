@@ -1,7 +1,7 @@
 """How a step's arrays become tokens. make_computer chooses once, for an executor and a sampler; engine/runner calls it.
 
-    OneCall          the executor samples too: the whole step in one call (native)
-    LogitsAndSample  the executor gives logits, the sampler takes them (torch)
+With the native executor it is one call that samples too (OneCall); with torch the executor gives logits and the sampler
+takes them (LogitsAndSample).
 """
 
 import logging

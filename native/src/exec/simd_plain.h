@@ -16,6 +16,7 @@ constexpr bool dots_bf16 = false;  // dot_pairs is there
 
 typedef float Floats __attribute__((vector_size(width * 4)));
 typedef int32_t Ints __attribute__((vector_size(width * 4)));
+typedef uint32_t Words __attribute__((vector_size(width * 4)));
 typedef Ints Mask;  // all bits of a lane, or none
 typedef float LooseFloats __attribute__((vector_size(width * 4), aligned(4), may_alias));
 typedef int32_t LooseInts __attribute__((vector_size(width * 4), aligned(1), may_alias));
@@ -63,15 +64,15 @@ HEADWAY_INLINE Ints bits_of(Floats a) { return reinterpret_cast<Ints>(a); }
 HEADWAY_INLINE Floats floats_of(Ints a) { return reinterpret_cast<Floats>(a); }
 HEADWAY_INLINE Ints bits_and(Ints a, Ints b) { return a & b; }
 HEADWAY_INLINE Ints bits_or(Ints a, Ints b) { return a | b; }
-HEADWAY_INLINE Ints add_ints(Ints a, Ints b) { return a + b; }
+HEADWAY_INLINE Ints add_ints(Ints a, Ints b) {  // wraps around
+    return reinterpret_cast<Ints>(reinterpret_cast<Words>(a) + reinterpret_cast<Words>(b));
+}
 template <int count>
 HEADWAY_INLINE Ints shift_left(Ints a) {
-    typedef uint32_t Words __attribute__((vector_size(width * 4)));
     return reinterpret_cast<Ints>(reinterpret_cast<Words>(a) << count);
 }
 template <int count>  // fills with zeros
 HEADWAY_INLINE Ints shift_right(Ints a) {
-    typedef uint32_t Words __attribute__((vector_size(width * 4)));
     return reinterpret_cast<Ints>(reinterpret_cast<Words>(a) >> count);
 }
 template <int count>  // fills with the sign
@@ -103,7 +104,7 @@ HEADWAY_INLINE Floats nearest(Floats a) {
 
 // 2^n for integers -126 to 127.
 HEADWAY_INLINE Floats power_of_two(Floats n) {
-    return floats_of(shift_left<23>(__builtin_convertvector(n, Ints) + 127));
+    return floats_of(shift_left<23>(add_ints(__builtin_convertvector(n, Ints), splat_int(127))));
 }
 
 // Lanes i and i + half, then halves again: a fixed order.

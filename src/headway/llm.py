@@ -60,6 +60,7 @@ class Flags(TypedDict, total=False):
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
+    step_target_s: float
     block_size: int
     kv_cache_memory: int | float | None
     enable_prefix_caching: bool
@@ -90,7 +91,8 @@ class LLM:
         from headway.predictors.headway import HeadwayPredictor
         from headway.service.loader import open_model
 
-        config, checkpoint = _make_configs(model, flags)
+        offline: Flags = {"step_target_s": 0.0}  # nobody reads along
+        config, checkpoint = _make_configs(model, {**offline, **flags})
         path = resolve_source(config.source, checkpoint)
         self._text: ModelText = open_model(config, path).text
         self._predictor = HeadwayPredictor()

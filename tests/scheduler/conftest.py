@@ -6,6 +6,7 @@ import pytest
 from headway.cache.kv_cache import KVCache
 from headway.core.sequence import Sequence
 from headway.core.step import StepPlan
+from headway.scheduler.pace import Pace
 from headway.scheduler.scheduler import Scheduler, SchedulerLimits
 
 
@@ -62,11 +63,17 @@ class Line:
 
 @pytest.fixture(scope="session")
 def make_line() -> Callable[..., Line]:
-    """Makes a line; keywords are SchedulerLimits', with num_blocks, block_size and enable_prefix_caching."""
+    """Makes a line; keywords are SchedulerLimits', with num_blocks, block_size, enable_prefix_caching and pace."""
 
-    def make(num_blocks: int = 100, block_size: int = 4, enable_prefix_caching: bool = True, **limits) -> Line:
+    def make(
+        num_blocks: int = 100,
+        block_size: int = 4,
+        enable_prefix_caching: bool = True,
+        pace: Pace | None = None,
+        **limits,
+    ) -> Line:
         settings = {"max_num_seqs": 4, "max_num_batched_tokens": 16, **limits}
         kv_cache = KVCache(num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=enable_prefix_caching)
-        return Line(Scheduler(SchedulerLimits(**settings), kv_cache), kv_cache)
+        return Line(Scheduler(SchedulerLimits(**settings), kv_cache, pace=pace), kv_cache)
 
     return make

@@ -92,9 +92,9 @@ REFUSED: dict[str, str] = {
     # Scheduling
     "scheduling-policy": "requests run in the order of their arrival; leave it out",
     "schedule-policy": "requests run in the order of their arrival; leave it out",
-    "max-num-partial-prefills": "bound a step by --max-num-batched-tokens",
-    "max-long-partial-prefills": "bound a step by --max-num-batched-tokens",
-    "long-prefill-token-threshold": "bound a step by --max-num-batched-tokens",
+    "max-num-partial-prefills": "bound a step by --max-num-batched-tokens, or its time by --step-target",
+    "max-long-partial-prefills": "bound a step by --max-num-batched-tokens, or its time by --step-target",
+    "long-prefill-token-threshold": "bound a step by --max-num-batched-tokens, or its time by --step-target",
     "chunked-prefill-size": "say --max-num-batched-tokens",
     "max-running-requests": "say --max-num-seqs",
     "num-scheduler-steps": "a step is one pass of the model; leave it out",

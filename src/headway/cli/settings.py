@@ -99,6 +99,10 @@ class Settings(BaseSettings):
         default_of("engine.max_num_batched_tokens"), ge=1
     )
     """Tokens that one step computes at most."""
+    step_target: Annotated[Seconds, Flag("Engine", "SECONDS", "engine.step_target_s")] = Field(
+        default_of("engine.step_target_s"), ge=0
+    )
+    """How long a step with running answers should take: only so much of new prompts joins it. 0: any time."""
     block_size: Annotated[Count, Flag("Engine", "TOKENS", "engine.block_size")] = Field(
         default_of("engine.block_size"), ge=1, le=1024
     )

@@ -18,7 +18,9 @@ Each choice of an accepted request has exactly one terminal event: stop, length,
 """
 
 import random
+import time
 from collections import Counter
+from collections.abc import Callable
 
 import headway_wire as wire
 from headway.cache.kv_cache import KVCache
@@ -31,6 +33,7 @@ from headway.engine.compute import TokenSampler
 from headway.engine.runner import Runner, to_event_error
 from headway.errors import HeadwayError, InvalidRequest, InvariantBroken, NonFiniteLogits, OutOfMemory, PreemptionLimit
 from headway.executor.base import Executor
+from headway.scheduler.pace import Pace
 from headway.scheduler.scheduler import Scheduler, SchedulerLimits
 
 
@@ -40,6 +43,7 @@ class Engine:
     Args:
         sampler: its token matrix has a row for each of config.max_num_seqs, at least max_model_len wide.
         end_token_ids: the model's own; they end a choice unless it ignores them.
+        now: seconds, for the pace.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Engine:
         config: EngineConfig,
         max_model_len: int,
         end_token_ids: frozenset[int],
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.limits = ModelLimits(
             vocab_size=executor.vocab_size,
@@ -59,7 +64,9 @@ class Engine:
         )
         self._runner = Runner(executor, sampler, block_size=kv_cache.block_size)
         self._kv_cache = kv_cache
-        self._scheduler = Scheduler(make_scheduler_limits(config), kv_cache)
+        self._pace = Pace(config.step_target_s)
+        self._scheduler = Scheduler(make_scheduler_limits(config), kv_cache, pace=self._pace)
+        self._now = now
         self._end_token_ids = end_token_ids
         self._random: random.Random = random.SystemRandom() if config.seed is None else random.Random(config.seed)
         # Open requests: the sequences of each that have no terminal event yet.
@@ -189,6 +196,7 @@ class Engine:
 
     def _run(self, plan: StepPlan) -> tuple[list[wire.TokenEvent], int]:
         """Executes a plan and applies its result. Returns the events, and how many tokens were computed."""
+        started_at = self._now()
         try:
             result = self._runner.run(plan)
         except InvariantBroken:
@@ -198,7 +206,9 @@ class Engine:
         except Exception as raised:  # the engine outlives what one step raises; each of its sequences is told
             error = to_event_error(raised, "computing a step")
         else:
-            return self._apply(plan, result), plan.total_tokens
+            num_tokens = plan.total_tokens
+            self._pace.note(plan.num_streams, num_tokens - plan.num_streams, self._now() - started_at)
+            return self._apply(plan, result), num_tokens
         self._counts["failed_steps_total"] += 1
         return [self._end(sequence, "error", error=error) for sequence in plan.sequences], 0
 

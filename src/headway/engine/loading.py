@@ -140,6 +140,10 @@ def _check_config(config: EngineConfig) -> None:
         raise InvalidConfig(
             f"max_preemptions is {config.max_preemptions}; it must be at least 0", param="max_preemptions"
         )
+    if not 0 <= config.step_target_s < math.inf:
+        raise InvalidConfig(
+            f"step_target_s is {config.step_target_s}; it must be at least 0 and finite", param="step_target_s"
+        )
     if config.threads is not None and not 1 <= config.threads <= MAX_THREADS:
         raise InvalidConfig(
             f"threads is {config.threads}; it must be at least 1 and at most {MAX_THREADS}", param="threads"

@@ -5,7 +5,8 @@ having none; then the engine samples its next one. A prompt, a chunk of one, a p
 return of a preempted sequence are all that same case. A step is filled in this order:
 
 1. Streams: running sequences that are one token behind get it. A long prompt can not starve them.
-2. Catching up: running sequences that are further behind, first come first, with what is left of the tokens of a step.
+2. Catching up: running sequences that are further behind, first come first, with what is left of the tokens of a step,
+   or with what the pace allows beside streams.
    Without chunked prefill a sequence catches up whole or not at all; the first to do so in a step may go over the
    limit (a prompt longer than the limit must run too), and no other then joins it.
 3. Starting: waiting sequences in order, while there are rows, tokens and blocks for all they will need to catch up,
@@ -22,6 +23,7 @@ from headway.cache.kv_cache import KVCache
 from headway.core.sequence import Sequence, SequenceStatus
 from headway.core.step import StepPlan
 from headway.errors import InvalidConfig, InvariantBroken
+from headway.scheduler.pace import Pace
 from headway.scheduler.policy import OrderKey, arrival_order, choose_victim
 from headway.scheduler.queue import Queue
 
@@ -69,8 +71,11 @@ class _Budget:
 class Scheduler:
     """Owns the queues and the rows. Not thread-safe; the engine's loop is its only caller."""
 
-    def __init__(self, limits: SchedulerLimits, kv_cache: KVCache, order: OrderKey = arrival_order) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, kv_cache: KVCache, order: OrderKey = arrival_order, pace: Pace | None = None
+    ) -> None:
         self.limits = limits
+        self._pace = pace or Pace(0.0)
         self.waiting = Queue(order)
         self.running = Queue(order)
         self.num_preemptions = 0
@@ -90,7 +95,8 @@ class Scheduler:
         """The next step. Starts and preempts sequences; the caller executes the plan and calls complete()."""
         plan = StepPlan()
         behind, has_blocks = self._plan_streams(plan)
-        budget = _Budget(self.limits.max_num_batched_tokens - len(plan.sequences), self.limits.enable_chunked_prefill)
+        plan.num_streams = len(plan.sequences)
+        budget = self._make_budget(plan.num_streams)
         if behind:
             has_blocks &= self._plan_catching_up(plan, behind, budget)
         if self.waiting.items and has_blocks and not plan.preempted:
@@ -135,6 +141,12 @@ class Scheduler:
             if sequence.status is not SequenceStatus.WAITING or sequence.row != -1 or sequence.num_computed_tokens:
                 raise InvariantBroken(f"request {sequence.request_id} waits and has a row or computed tokens")
         self._kv_cache.check()
+
+    def _make_budget(self, num_streams: int) -> _Budget:
+        num_left = self.limits.max_num_batched_tokens - num_streams
+        if not self.limits.enable_chunked_prefill:
+            return _Budget(num_left, is_chunked=False)
+        return _Budget(self._pace.max_tokens(num_streams, num_left), is_chunked=True)
 
     def _plan_streams(self, plan: StepPlan) -> tuple[list[Sequence], bool]:
         """Case 1. Returns the running sequences that are further behind, and whether each stream found its block."""

@@ -44,7 +44,7 @@ class EngineConfig:
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
     """Tokens a step."""
-    step_target_s: float = 0.1
+    step_target_s: float = 0.08
     """How long a step with running streams should take at most: only so much of new prompts joins it. 0: any time."""
     block_size: int = 16
     """Tokens a block of the KV cache."""

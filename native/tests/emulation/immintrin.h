@@ -20,6 +20,7 @@
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
 
+typedef simde__mmask8 __mmask8;
 typedef simde__mmask16 __mmask16;
 typedef float EmulatedFloats __attribute__((vector_size(64)));
 typedef int EmulatedInts __attribute__((vector_size(64)));
@@ -51,6 +52,12 @@ static inline __m512i _mm512_srai_epi32(__m512i x, unsigned count) {
     const int bits = static_cast<int>(count);
     return emulated_join(_mm256_srai_epi32(emulated_low(x), bits), _mm256_srai_epi32(emulated_high(x), bits));
 }
+static inline __m256i _mm512_cvtepi32_epi16(__m512i x) {
+    const EmulatedInts values = reinterpret_cast<EmulatedInts>(x);
+    short halves[16];
+    for (int i = 0; i < 16; ++i) halves[i] = static_cast<short>(values[i]);
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
+}
 // Only the lanes of the mask are touched in memory: beyond them may be no page.
 static inline __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const void* from) {
     EmulatedFloats loaded = {};
@@ -58,6 +65,16 @@ static inline __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const void* from) {
         if (mask >> i & 1) loaded[i] = static_cast<const float*>(from)[i];
     }
     return reinterpret_cast<__m512>(loaded);
+}
+static inline __m256i _mm256_maskz_loadu_epi32(__mmask8 mask, const void* from) {
+    int loaded[8] = {};
+    for (int i = 0; i < 8; ++i) {
+        if (mask >> i & 1) loaded[i] = static_cast<const int*>(from)[i];
+    }
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(loaded));
+}
+static inline __m256 _mm256_maskz_loadu_ps(__mmask8 mask, const void* from) {
+    return _mm256_castsi256_ps(_mm256_maskz_loadu_epi32(mask, from));
 }
 static inline void _mm512_mask_storeu_ps(void* to, __mmask16 mask, __m512 x) {
     const EmulatedFloats values = reinterpret_cast<EmulatedFloats>(x);

@@ -83,6 +83,14 @@ HEADWAY_INLINE void scale_sums(const float* a_scales, const int32_t* sums, float
     }
 }
 
+// In a loop: an initialiser becomes `rep stos`, which takes as long as a group.
+template <int rows>
+HEADWAY_INLINE void zero_rows(__m256 (&totals)[rows][2]) {
+    for (int i = 0; i < rows; ++i) {
+        for (int half = 0; half < 2; ++half) totals[i][half] = _mm256_setzero_ps();
+    }
+}
+
 template <int rows>
 HEADWAY_INLINE void store_rows(const __m256 (&totals)[rows][2], float* y) {
     for (int i = 0; i < rows; ++i) {
@@ -90,26 +98,54 @@ HEADWAY_INLINE void store_rows(const __m256 (&totals)[rows][2], float* y) {
     }
 }
 
-template <int rows, bool has_min, bool wide>
-HEADWAY_ALONE void multiply_q4(const MatrixView& w, const uint8_t* panel, const Tile& tile, int32_t r, float* y) {
-    const int64_t stride = int64_t{tile.rows} * 4;
+// The codes of a panel as they are multiplied: [groups][4][2 halves][low, high][32], of the panel itself a shift and two
+// masks away. Worth it where many rows go by.
+constexpr int32_t unpacked_group_bytes = 512;
+
+HEADWAY_INLINE void unpack_panel(const uint8_t* panel, int32_t num_groups, uint8_t* unpacked) {
     const __m256i mask = _mm256_set1_epi8(15);
+    auto* to = reinterpret_cast<__m256i*>(unpacked);
+    for (int32_t i = 0; i < num_groups * 8; ++i) {
+        const __m256i packed = load_bytes32(panel + i * 32);
+        _mm256_store_si256(to + 2 * i, _mm256_and_si256(packed, mask));
+        _mm256_store_si256(to + 2 * i + 1, _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask));
+    }
+}
+
+// Codes of columns 4 * i to 4 * i + 3 and of those 16 further, of both halves of the lanes.
+template <bool is_unpacked>
+HEADWAY_INLINE void load_nibbles(const uint8_t* codes, int i, __m256i (&low)[2], __m256i (&high)[2]) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    for (int half = 0; half < 2; ++half) {
+        if (is_unpacked) {
+            low[half] = load_bytes32(codes + i * 128 + half * 64);
+            high[half] = load_bytes32(codes + i * 128 + half * 64 + 32);
+        } else {
+            const __m256i packed = load_bytes32(codes + i * 64 + half * 32);
+            low[half] = _mm256_and_si256(packed, mask);
+            high[half] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask);
+        }
+    }
+}
+
+// `unpacked`: the panel's codes, or null where they are taken from the panel.
+template <int rows, bool has_min, bool wide, bool is_unpacked>
+HEADWAY_ALONE void multiply_q4(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile,
+                               int32_t r, float* y) {
+    const int64_t stride = int64_t{tile.rows} * 4;
     const int8_t* q = tile.q + r * 4;
     const float* a_scales = tile.scales + r;
     const int32_t* a_sums = tile.sums + r;
-    __m256 totals[rows][2] = {};
+    __m256 totals[rows][2];
+    zero_rows<rows>(totals);
     for (int32_t group = 0; group < w.num_groups; ++group) {
-        const uint8_t* codes = panel + int64_t{group} * 256;
-        ask_for(codes, w.panel_bytes, 256);
+        const uint8_t* codes = is_unpacked ? unpacked + group * unpacked_group_bytes : panel + int64_t{group} * 256;
+        if (!is_unpacked) ask_for(codes, w.panel_bytes, 256);
         NibbleSums sums[rows][2];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
             __m256i low[2], high[2];
-            for (int half = 0; half < 2; ++half) {
-                const __m256i packed = load_bytes32(codes + i * 64 + half * 32);
-                low[half] = _mm256_and_si256(packed, mask);
-                high[half] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask);
-            }
+            load_nibbles<is_unpacked>(codes, i, low, high);
             for (int row = 0; row < rows; ++row) {
                 const __m256i low_q = four_bytes(q + i * stride + row * 4);
                 const __m256i high_q = four_bytes(q + (4 + i) * stride + row * 4);
@@ -187,7 +223,8 @@ HEADWAY_ALONE void multiply_q8(const MatrixView& w, const uint8_t* panel, const 
     const int8_t* q = tile.q + r * 4;
     const float* a_scales = tile.scales + r;
     const int32_t* a_sums = tile.sums + r;
-    __m256 totals[rows][2] = {};
+    __m256 totals[rows][2];
+    zero_rows<rows>(totals);
     for (int32_t group = 0; group < w.num_groups; ++group) {
         ByteSums sums[rows][2];
         ask_for(panel + int64_t{group} * 512, w.panel_bytes, 512);
@@ -229,7 +266,8 @@ HEADWAY_INLINE void add_half_group(const uint8_t* codes, const float* scales, co
 template <int rows>
 HEADWAY_ALONE void multiply_q8_of_16(const MatrixView& w, const uint8_t* panel, const Tile& tile, int32_t r, float* y) {
     const int64_t stride = int64_t{tile.rows} * 4;
-    __m256 totals[rows][2] = {};
+    __m256 totals[rows][2];
+    zero_rows<rows>(totals);
     for (int32_t group = 0; group < w.num_groups; ++group) {
         const int8_t* q = tile.q + group * 8 * stride + r * 4;
         const float* a_scales = tile.scales + int64_t{group} * tile.rows + r;
@@ -254,7 +292,8 @@ template <int rows>
 HEADWAY_ALONE void multiply_bf16(const MatrixView& w, const uint8_t* panel, const Tile& tile, int32_t r, float* y) {
     const __m256i mask = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
     const float* x = tile.f32 + r;
-    __m256 totals[rows][2] = {};
+    __m256 totals[rows][2];
+    zero_rows<rows>(totals);
     for (int32_t pair = 0; pair < w.num_groups * (group_cols / 2); ++pair) {
         ask_for(panel, w.panel_bytes, 64);
         __m256 low[2], high[2];
@@ -279,15 +318,21 @@ HEADWAY_ALONE void multiply_bf16(const MatrixView& w, const uint8_t* panel, cons
     store_rows<rows>(totals, y);
 }
 
+template <int rows, bool is_unpacked>
+void multiply_q4_rows(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, int32_t r,
+                      float* y) {
+    if (!w.has_min) return multiply_q4<rows, false, false, is_unpacked>(w, panel, unpacked, tile, r, y);
+    if (!w.wide_scales) return multiply_q4<rows, true, false, is_unpacked>(w, panel, unpacked, tile, r, y);
+    return multiply_q4<rows, true, true, is_unpacked>(w, panel, unpacked, tile, r, y);
+}
+
 // `rows` rows of a tile from r on, 16 lanes each.
 template <int rows>
-void multiply_rows(const MatrixView& w, const uint8_t* panel, const Tile& tile, int32_t r, float* y) {
+void multiply_rows(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, int32_t r,
+                   float* y) {
     if (w.form == Form::bf16) return multiply_bf16<rows>(w, panel, tile, r, y);
-    if (w.form == Form::q4) {
-        if (!w.has_min) return multiply_q4<rows, false, false>(w, panel, tile, r, y);
-        if (!w.wide_scales) return multiply_q4<rows, true, false>(w, panel, tile, r, y);
-        return multiply_q4<rows, true, true>(w, panel, tile, r, y);
-    }
+    if (unpacked != nullptr) return multiply_q4_rows<rows, true>(w, panel, unpacked, tile, r, y);
+    if (w.form == Form::q4) return multiply_q4_rows<rows, false>(w, panel, nullptr, tile, r, y);
     if (w.group == 16) return multiply_q8_of_16<rows>(w, panel, tile, r, y);
     if (!w.has_min) return multiply_q8<rows, false, false>(w, panel, tile, r, y);
     if (!w.wide_scales) return multiply_q8<rows, true, false>(w, panel, tile, r, y);
@@ -295,15 +340,15 @@ void multiply_rows(const MatrixView& w, const uint8_t* panel, const Tile& tile, 
 }
 
 // A tile goes by in fours; 5 rows as 3 and 2, 6 as 3 and 3, so that none goes alone.
-void multiply_tile(const MatrixView& w, const uint8_t* panel, const Tile& tile, float* y) {
+void multiply_tile(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, float* y) {
     for (int32_t r = 0; r < tile.rows;) {
         const int32_t left = tile.rows - r;
         const int32_t rows = left <= 4 ? left : left == 5 || left == 6 ? 3 : 4;
         switch (rows) {
-            case 1: multiply_rows<1>(w, panel, tile, r, y + r * y_ld); break;
-            case 2: multiply_rows<2>(w, panel, tile, r, y + r * y_ld); break;
-            case 3: multiply_rows<3>(w, panel, tile, r, y + r * y_ld); break;
-            default: multiply_rows<4>(w, panel, tile, r, y + r * y_ld); break;
+            case 1: multiply_rows<1>(w, panel, unpacked, tile, r, y + r * y_ld); break;
+            case 2: multiply_rows<2>(w, panel, unpacked, tile, r, y + r * y_ld); break;
+            case 3: multiply_rows<3>(w, panel, unpacked, tile, r, y + r * y_ld); break;
+            default: multiply_rows<4>(w, panel, unpacked, tile, r, y + r * y_ld); break;
         }
         r += rows;
     }
@@ -317,12 +362,43 @@ struct Avx2Product {
     static int32_t panels_at_once(int32_t) { return 1; }
 
     static void multiply(const MatrixView& w, int32_t panel, int32_t num_panels, const Tile& tile, float* y) {
-        for (int32_t p = 0; p < num_panels; ++p) multiply_tile(w, panel_at(w, panel + p), tile, y + p * panel_lanes);
+        for (int32_t p = 0; p < num_panels; ++p) multiply_tile(w, panel_at(w, panel + p), nullptr, tile, y + p * panel_lanes);
     }
 };
 
+// From so many rows on, codes of 4 bits are unpacked before they are multiplied: up to so many columns, at 16 bytes each.
+constexpr int32_t least_unpacked_rows = 24;
+constexpr int32_t most_unpacked_rows = 96;
+constexpr int32_t most_unpacked_groups = 128;
+static_assert(most_unpacked_rows % row_tile == 0);
+
+// A product whose panels go by one after the other, each with all rows.
+void run_unpacked(const MatrixView& w, const Activations& a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
+                  int32_t panel_end, const ProductOut& out) {
+    alignas(64) uint8_t codes[most_unpacked_groups * unpacked_group_bytes];
+    alignas(64) float y[most_unpacked_rows * y_ld];
+    const int32_t step = out.gate != Gate::none ? 2 : 1;
+    for (int32_t panel = panel_begin; panel < panel_end; panel += step) {
+        const int32_t num_panels = smaller(step, panel_end - panel);
+        for (int32_t p = 0; p < num_panels; ++p) {
+            unpack_panel(panel_at(w, panel + p), w.num_groups, codes);
+            for (int32_t row = row_begin; row < row_end; row += row_tile) {
+                float* y_tile = y + (row - row_begin) * y_ld + p * panel_lanes;
+                multiply_tile(w, panel_at(w, panel + p), codes, tile_at(a, row, row_tile), y_tile);
+            }
+        }
+        finish_tile(y, y_ld, row_begin, row_end - row_begin, panel, num_panels, w, out);
+    }
+}
+
 void product(const MatrixView* w, const Activations* a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
              int32_t panel_end, const ProductOut* out) {
+    const bool can_unpack = w->form == Form::q4 && w->num_groups <= most_unpacked_groups;
+    while (can_unpack && row_end - row_begin >= least_unpacked_rows) {
+        const int32_t last = smaller(row_begin + most_unpacked_rows, row_end);
+        run_unpacked(*w, *a, row_begin, last, panel_begin, panel_end, *out);
+        row_begin = last;
+    }
     run_product<Avx2Product>(*w, *a, row_begin, row_end, panel_begin, panel_end, *out);
 }
 

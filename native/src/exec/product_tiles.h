@@ -107,6 +107,35 @@ HEADWAY_INLINE void finish_row(float* y, int64_t row, int32_t panel, int32_t num
     }
 }
 
+// The same of whole panels without a bias, which most are: no lane of a row is asked about.
+HEADWAY_INLINE void finish_whole_row(float* y, int32_t num_panels, const ProductOut& out, const float* base, float* to) {
+    const int32_t step = out.gate != Gate::none ? 2 : 1;
+    for (int32_t panel = 0; panel < num_panels; panel += step) {
+        float* values = y + panel * panel_lanes;
+        if (step == 2) gate(out.gate, values, values + panel_lanes, values, panel_lanes);
+        finish_lanes(values, panel_lanes, base, out.scale, to);
+        to += panel_lanes;
+        if (base != nullptr) base += panel_lanes;
+    }
+}
+
+// All rows of a tile, y [rows][ld].
+HEADWAY_INLINE void finish_tile(float* y, int32_t ld, int64_t first_row, int32_t rows, int32_t panel, int32_t num_panels,
+                                const MatrixView& w, const ProductOut& out) {
+    if (out.bias != nullptr || (panel + num_panels) * panel_lanes > w.num_rows) {
+        for (int32_t r = 0; r < rows; ++r) finish_row(y + r * ld, first_row + r, panel, num_panels, w, out);
+        return;
+    }
+    const int64_t column = out.gate != Gate::none ? panel * panel_lanes / 2 : panel * panel_lanes;
+    const float* base = out.base == nullptr ? nullptr : out.base + first_row * out.ld_base + column;
+    float* to = out.out + first_row * out.ld + column;
+    for (int32_t r = 0; r < rows; ++r) {
+        finish_whole_row(y + r * ld, num_panels, out, base, to);
+        to += out.ld;
+        if (base != nullptr) base += out.ld_base;
+    }
+}
+
 // A block of activations and some panels stay in a core's second-level cache while all of their products are made. Of
 // panels one would do, but several next to each other write whole stretches of a row of the result.
 constexpr int64_t block_bytes = 192 * 1024;
@@ -134,7 +163,7 @@ HEADWAY_INLINE void run_product(const MatrixView& w, const Activations& a, int32
                 for (int32_t panel = first; panel < last; panel += step) {
                     const int32_t num_panels = smaller(step, last - panel);
                     Kernel::multiply(w, panel, num_panels, tile, y);
-                    for (int32_t r = 0; r < tile.rows; ++r) finish_row(y + r * ld, row + r, panel, num_panels, w, out);
+                    finish_tile(y, ld, row, tile.rows, panel, num_panels, w, out);
                 }
             }
         }

@@ -82,12 +82,7 @@ HEADWAY_INLINE KeyRange within_chunk(KeyRange range, int32_t chunk) {
 
 void write_pairs(const float* x, int32_t n, float* to) {
     for (int32_t i = 0; i < n; i += width) {
-        const Ints bits = bfloat16_bits(load(x + i));
-        int32_t words[width];
-        store_ints(words, bits);
-        for (int lane = 0; lane < width; lane += 2) {
-            reinterpret_cast<Word*>(to)[(i + lane) / 2] = words[lane] | words[lane + 1] << 16;
-        }
+        store_low_halves(to + i / 2, bfloat16_bits(load(x + i)));
     }
 }
 
@@ -136,11 +131,22 @@ void score_chunk(const AttentionTile& tile, int32_t chunk) {
     }
 }
 
-// visit(first, mask) for the vectors that touch a range; is_edge where some lanes are not of it.
+// visit(first, place, is_edge) for the vectors that touch a range, ascending; place is 0 and 1 in turn from absolute
+// multiples of two vectors on, is_edge is true where some lanes may not be of the range. Written out for two vectors, and
+// with visits that are inlined, so that what is kept for each place stays in registers.
+#define HEADWAY_VISIT(...) [&](__VA_ARGS__) __attribute__((always_inline))
+
 template <typename Visit>
 HEADWAY_INLINE void for_each_vector(KeyRange range, Visit visit) {
-    for (int32_t i = range.begin / width * width; i < range.end; i += width) {
-        visit(i, i < range.begin || i + width > range.end);
+    constexpr int32_t two = 2 * width;
+    for (int32_t i = range.begin / two * two; i < range.end; i += two) {
+        if (i >= range.begin && i + two <= range.end) {
+            visit(i, 0, false);
+            visit(i + width, 1, false);
+            continue;
+        }
+        if (i + width > range.begin) visit(i, 0, true);
+        if (i + width < range.end) visit(i + width, 1, true);
     }
 }
 
@@ -149,7 +155,7 @@ void finish_scores(const AttentionTile& tile, float* scores, KeyRange range) {
     const float cap = tile.call->soft_cap;
     const bool has_scales = tile.call->kv.type == KVType::int8;
     if (!has_scales && !(cap > 0.0f)) return;
-    for_each_vector(range, [&](int32_t i, bool) {
+    for_each_vector(range, [&](int32_t i, int, bool) {
         Floats score = load(scores + i);
         if (has_scales) score = mul(score, load(tile.key_scales() + i));
         if (cap > 0.0f) score = mul(hyperbolic_tangent(score), splat(cap * log2_of_e));
@@ -159,13 +165,13 @@ void finish_scores(const AttentionTile& tile, float* scores, KeyRange range) {
 
 float find_largest(const float* scores, KeyRange range) {
     const Floats lowest = splat(-__builtin_inff());
-    Floats largest = lowest;
-    for_each_vector(range, [&](int32_t i, bool is_edge) {
+    Floats largest[2] = {lowest, lowest};
+    for_each_vector(range, HEADWAY_VISIT(int32_t i, int place, bool is_edge) {
         Floats score = load(scores + i);
         if (is_edge) score = select(lanes_between(i, range.begin, range.end), score, lowest);
-        largest = larger(score, largest);
+        largest[place] = larger(score, largest[place]);
     });
-    return largest_lane(largest);
+    return largest_lane(larger(largest[0], largest[1]));
 }
 
 // 2. Scores become weights, those of int8 values with their scale in them. A row that sees nothing has sum 0.
@@ -179,11 +185,10 @@ void weigh_row(const AttentionTile& tile, int32_t row, int32_t chunk) {
     const float largest = find_largest(scores, range);
     const float* scales = tile.call->kv.type == KVType::int8 ? tile.value_scales() : nullptr;
     Floats sums[2] = {splat(0.0f), splat(0.0f)};
-    for_each_vector(range, [&](int32_t i, bool is_edge) {
+    for_each_vector(range, HEADWAY_VISIT(int32_t i, int place, bool is_edge) {
         Floats weight = exp2_of_negative(sub(load(scores + i), splat(largest)));
         if (is_edge) weight = select(lanes_between(i, range.begin, range.end), weight, splat(0.0f));
-        Floats& sum = sums[i / width % 2];
-        sum = add(sum, weight);
+        sums[place] = add(sums[place], weight);
         store(scores + i, scales == nullptr ? weight : mul(weight, load(scales + i)));
     });
     tile.chunk_largest()[row] = largest;

@@ -22,6 +22,11 @@ HEADWAY_INLINE Ints splat_int(int32_t value) { return _mm256_set1_epi32(value); 
 HEADWAY_INLINE Floats load(const float* x) { return _mm256_loadu_ps(x); }
 HEADWAY_INLINE void store(float* x, Floats value) { _mm256_storeu_ps(x, value); }
 HEADWAY_INLINE Ints load_ints(const void* x) { return _mm256_loadu_si256(static_cast<const __m256i*>(x)); }
+HEADWAY_INLINE void store_low_halves(void* x, Ints value) {
+    const Ints low = _mm256_and_si256(value, _mm256_set1_epi32(0xffff));
+    const __m128i halves = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storeu_si128(static_cast<__m128i*>(x), halves);
+}
 HEADWAY_INLINE void store_ints(void* x, Ints value) { _mm256_storeu_si256(static_cast<__m256i*>(x), value); }
 
 HEADWAY_INLINE Ints first_lanes(int n) {

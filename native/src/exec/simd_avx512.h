@@ -23,6 +23,9 @@ HEADWAY_INLINE Floats load(const float* x) { return _mm512_loadu_ps(x); }
 HEADWAY_INLINE void store(float* x, Floats value) { _mm512_storeu_ps(x, value); }
 HEADWAY_INLINE Ints load_ints(const void* x) { return _mm512_loadu_si512(x); }
 HEADWAY_INLINE void store_ints(void* x, Ints value) { _mm512_storeu_si512(x, value); }
+HEADWAY_INLINE void store_low_halves(void* x, Ints value) {
+    _mm256_storeu_si256(static_cast<__m256i*>(x), _mm512_cvtepi32_epi16(value));
+}
 
 HEADWAY_INLINE Mask first_lanes(int n) { return static_cast<Mask>((1u << n) - 1u); }
 HEADWAY_INLINE Floats load_some(const float* x, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), x); }

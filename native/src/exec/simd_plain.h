@@ -27,6 +27,12 @@ HEADWAY_INLINE Floats load(const float* x) { return *reinterpret_cast<const Loos
 HEADWAY_INLINE void store(float* x, Floats value) { *reinterpret_cast<LooseFloats*>(x) = value; }
 HEADWAY_INLINE Ints load_ints(const void* x) { return *static_cast<const LooseInts*>(x); }
 HEADWAY_INLINE void store_ints(void* x, Ints value) { *static_cast<LooseInts*>(x) = value; }
+// The lower 16 bits of each lane, side by side.
+HEADWAY_INLINE void store_low_halves(void* x, Ints value) {
+    uint16_t halves[width];
+    for (int i = 0; i < width; ++i) halves[i] = static_cast<uint16_t>(value[i]);
+    __builtin_memcpy(x, halves, sizeof halves);
+}
 
 // The first n < width lanes; the others load as 0 and are not stored.
 HEADWAY_INLINE Floats load_some(const float* x, int n) {

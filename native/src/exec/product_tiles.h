@@ -68,7 +68,17 @@ HEADWAY_INLINE float scale_at(const MatrixView& w, const uint8_t* scales, int64_
     return float_of_f16(reinterpret_cast<const uint16_t*>(scales)[index]);
 }
 
-// `count` values; where all 16 are there, in a loop that the compiler knows the length of.
+// A whole panel, by the vectors of the simd_*.h included before: that base and out may be the same keeps the compiler from
+// making them.
+HEADWAY_INLINE void finish_whole_panel(const float* y, const float* base, float scale, float* out) {
+#pragma GCC unroll 4
+    for (int32_t lane = 0; lane < panel_lanes; lane += width) {
+        const Floats scaled = mul(splat(scale), load(y + lane));
+        store(out + lane, base != nullptr ? add(load(base + lane), scaled) : scaled);
+    }
+}
+
+// `count` values of a panel.
 HEADWAY_INLINE void finish_lanes(const float* y, int32_t count, const float* base, float scale, float* out) {
     if (base != nullptr) {
         for (int32_t lane = 0; lane < count; ++lane) out[lane] = base[lane] + scale * y[lane];
@@ -79,7 +89,7 @@ HEADWAY_INLINE void finish_lanes(const float* y, int32_t count, const float* bas
 
 HEADWAY_INLINE void finish_panel(const float* y, int32_t count, const float* base, float scale, float* out) {
     if (count >= panel_lanes) {
-        finish_lanes(y, panel_lanes, base, scale, out);
+        finish_whole_panel(y, base, scale, out);
     } else if (count > 0) {
         finish_lanes(y, count, base, scale, out);
     }
@@ -113,7 +123,7 @@ HEADWAY_INLINE void finish_whole_row(float* y, int32_t num_panels, const Product
     for (int32_t panel = 0; panel < num_panels; panel += step) {
         float* values = y + panel * panel_lanes;
         if (step == 2) gate(out.gate, values, values + panel_lanes, values, panel_lanes);
-        finish_lanes(values, panel_lanes, base, out.scale, to);
+        finish_whole_panel(values, base, out.scale, to);
         to += panel_lanes;
         if (base != nullptr) base += panel_lanes;
     }

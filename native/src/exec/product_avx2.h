@@ -13,7 +13,8 @@ namespace {
 constexpr int32_t row_tile = 12;
 constexpr bool multiplies_bf16 = false;
 constexpr int32_t half_lanes = 8;
-constexpr int32_t y_ld = 2 * panel_lanes;
+constexpr int32_t most_panels = 4;
+constexpr int32_t y_ld = most_panels * panel_lanes;
 
 // GCC would make all products of a group first and add them later, from memory: a sum that is kept is made here and now.
 #define HEADWAY_KEEP(value) asm("" : "+x"(value))
@@ -98,20 +99,6 @@ HEADWAY_INLINE void store_rows(const __m256 (&totals)[rows][2], float* y) {
     }
 }
 
-// The codes of a panel as they are multiplied: [groups][4][2 halves][low, high][32], of the panel itself a shift and two
-// masks away. Worth it where many rows go by.
-constexpr int32_t unpacked_group_bytes = 512;
-
-HEADWAY_INLINE void unpack_panel(const uint8_t* panel, int32_t num_groups, uint8_t* unpacked) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    auto* to = reinterpret_cast<__m256i*>(unpacked);
-    for (int32_t i = 0; i < num_groups * 8; ++i) {
-        const __m256i packed = load_bytes32(panel + i * 32);
-        _mm256_store_si256(to + 2 * i, _mm256_and_si256(packed, mask));
-        _mm256_store_si256(to + 2 * i + 1, _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask));
-    }
-}
-
 // Codes of columns 4 * i to 4 * i + 3 and of those 16 further, of both halves of the lanes.
 template <bool is_unpacked>
 HEADWAY_INLINE void load_nibbles(const uint8_t* codes, int i, __m256i (&low)[2], __m256i (&high)[2]) {
@@ -139,7 +126,7 @@ HEADWAY_ALONE void multiply_q4(const MatrixView& w, const uint8_t* panel, const 
     __m256 totals[rows][2];
     zero_rows<rows>(totals);
     for (int32_t group = 0; group < w.num_groups; ++group) {
-        const uint8_t* codes = is_unpacked ? unpacked + group * unpacked_group_bytes : panel + int64_t{group} * 256;
+        const uint8_t* codes = is_unpacked ? unpacked + int64_t{group} * 512 : panel + int64_t{group} * 256;
         if (!is_unpacked) ask_for(codes, w.panel_bytes, 256);
         NibbleSums sums[rows][2];
 #pragma GCC unroll 4
@@ -193,17 +180,30 @@ struct ByteSums {
 #endif
 };
 
+HEADWAY_INLINE __m256i without_offset(__m256i codes) {
+    return ByteSums::offset == 0 ? _mm256_xor_si256(codes, _mm256_set1_epi8(-128)) : codes;
+}
+
+template <bool is_unpacked>
+HEADWAY_INLINE void load_bytes(const uint8_t* group_codes, int i, __m256i (&codes)[2], __m256i (&magnitudes)[2]) {
+    for (int half = 0; half < 2; ++half) {
+        if (is_unpacked) {
+            codes[half] = load_bytes32(group_codes + i * 128 + half * 64);
+            magnitudes[half] = load_bytes32(group_codes + i * 128 + half * 64 + 32);
+        } else {
+            codes[half] = without_offset(load_bytes32(group_codes + i * 64 + half * 32));
+            magnitudes[half] = _mm256_abs_epi8(codes[half]);
+        }
+    }
+}
+
 // Columns [4 * first, 4 * last) of a group.
-template <int rows, int first, int last>
+template <bool is_unpacked, int rows, int first, int last>
 HEADWAY_INLINE void add_bytes(const uint8_t* group_codes, const int8_t* q, int64_t stride, ByteSums (&sums)[rows][2]) {
 #pragma GCC unroll 8
     for (int i = first; i < last; ++i) {
         __m256i codes[2], magnitudes[2];
-        for (int half = 0; half < 2; ++half) {
-            codes[half] = load_bytes32(group_codes + i * 64 + half * 32);
-            if (ByteSums::offset == 0) codes[half] = _mm256_xor_si256(codes[half], _mm256_set1_epi8(-128));
-            magnitudes[half] = _mm256_abs_epi8(codes[half]);
-        }
+        load_bytes<is_unpacked>(group_codes, i, codes, magnitudes);
         for (int row = 0; row < rows; ++row) {
             const __m256i four = four_bytes(q + i * stride + row * 4);
             for (int half = 0; half < 2; ++half) sums[row][half].add(codes[half], magnitudes[half], four);
@@ -217,8 +217,19 @@ HEADWAY_INLINE __m256i exact_dot(const ByteSums& sums, int32_t sum) {
     return _mm256_sub_epi32(sums.sum, _mm256_slli_epi32(_mm256_set1_epi32(sum), 7));
 }
 
-template <int rows, bool has_min, bool wide>
-HEADWAY_ALONE void multiply_q8(const MatrixView& w, const uint8_t* panel, const Tile& tile, int32_t r, float* y) {
+// Where the codes of a group are: of the panel or of those that were unpacked.
+template <bool is_unpacked>
+HEADWAY_INLINE const uint8_t* group_of_bytes(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked,
+                                             int32_t group) {
+    if (is_unpacked) return unpacked + int64_t{group} * 1024;
+    const uint8_t* codes = panel + int64_t{group} * 512;
+    ask_for(codes, w.panel_bytes, 512);
+    return codes;
+}
+
+template <int rows, bool has_min, bool wide, bool is_unpacked>
+HEADWAY_ALONE void multiply_q8(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile,
+                               int32_t r, float* y) {
     const int64_t stride = int64_t{tile.rows} * 4;
     const int8_t* q = tile.q + r * 4;
     const float* a_scales = tile.scales + r;
@@ -227,8 +238,7 @@ HEADWAY_ALONE void multiply_q8(const MatrixView& w, const uint8_t* panel, const 
     zero_rows<rows>(totals);
     for (int32_t group = 0; group < w.num_groups; ++group) {
         ByteSums sums[rows][2];
-        ask_for(panel + int64_t{group} * 512, w.panel_bytes, 512);
-        add_bytes<rows, 0, 8>(panel + int64_t{group} * 512, q, stride, sums);
+        add_bytes<is_unpacked, rows, 0, 8>(group_of_bytes<is_unpacked>(w, panel, unpacked, group), q, stride, sums);
         float scaled_sums[rows];
         if (has_min) scale_sums<rows>(a_scales, a_sums, scaled_sums);
         for (int half = 0; half < 2; ++half) {
@@ -249,11 +259,11 @@ HEADWAY_ALONE void multiply_q8(const MatrixView& w, const uint8_t* panel, const 
 }
 
 // Half a group of 16 columns, whose scales are float32; `sums` are those of the half.
-template <int rows, int half_group>
+template <bool is_unpacked, int rows, int half_group>
 HEADWAY_INLINE void add_half_group(const uint8_t* codes, const float* scales, const int8_t* q, int64_t stride,
                                    const int32_t (&a_sums)[rows], const float* a_scales, __m256 (&totals)[rows][2]) {
     ByteSums sums[rows][2];
-    add_bytes<rows, half_group * 4, half_group * 4 + 4>(codes, q, stride, sums);
+    add_bytes<is_unpacked, rows, half_group * 4, half_group * 4 + 4>(codes, q, stride, sums);
     for (int half = 0; half < 2; ++half) {
         const __m256 scale = _mm256_loadu_ps(scales + half_group * panel_lanes + half * half_lanes);
         for (int row = 0; row < rows; ++row) {
@@ -263,8 +273,9 @@ HEADWAY_INLINE void add_half_group(const uint8_t* codes, const float* scales, co
     }
 }
 
-template <int rows>
-HEADWAY_ALONE void multiply_q8_of_16(const MatrixView& w, const uint8_t* panel, const Tile& tile, int32_t r, float* y) {
+template <int rows, bool is_unpacked>
+HEADWAY_ALONE void multiply_q8_of_16(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile,
+                                     int32_t r, float* y) {
     const int64_t stride = int64_t{tile.rows} * 4;
     __m256 totals[rows][2];
     zero_rows<rows>(totals);
@@ -277,11 +288,10 @@ HEADWAY_ALONE void multiply_q8_of_16(const MatrixView& w, const uint8_t* panel, 
             second_sums[row] = a_sums[tile.rows + row];
             first_sums[row] = a_sums[row] - second_sums[row];
         }
-        const uint8_t* codes = panel + int64_t{group} * 512;
-        ask_for(codes, w.panel_bytes, 512);
+        const uint8_t* codes = group_of_bytes<is_unpacked>(w, panel, unpacked, group);
         const float* scales = reinterpret_cast<const float*>(panel + w.scales_offset) + int64_t{group} * 2 * panel_lanes;
-        add_half_group<rows, 0>(codes, scales, q, stride, first_sums, a_scales, totals);
-        add_half_group<rows, 1>(codes, scales, q, stride, second_sums, a_scales, totals);
+        add_half_group<is_unpacked, rows, 0>(codes, scales, q, stride, first_sums, a_scales, totals);
+        add_half_group<is_unpacked, rows, 1>(codes, scales, q, stride, second_sums, a_scales, totals);
     }
     store_rows<rows>(totals, y);
 }
@@ -319,11 +329,17 @@ HEADWAY_ALONE void multiply_bf16(const MatrixView& w, const uint8_t* panel, cons
 }
 
 template <int rows, bool is_unpacked>
-void multiply_q4_rows(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, int32_t r,
-                      float* y) {
-    if (!w.has_min) return multiply_q4<rows, false, false, is_unpacked>(w, panel, unpacked, tile, r, y);
-    if (!w.wide_scales) return multiply_q4<rows, true, false, is_unpacked>(w, panel, unpacked, tile, r, y);
-    return multiply_q4<rows, true, true, is_unpacked>(w, panel, unpacked, tile, r, y);
+void multiply_codes(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, int32_t r,
+                    float* y) {
+    if (w.form == Form::q4) {
+        if (!w.has_min) return multiply_q4<rows, false, false, is_unpacked>(w, panel, unpacked, tile, r, y);
+        if (!w.wide_scales) return multiply_q4<rows, true, false, is_unpacked>(w, panel, unpacked, tile, r, y);
+        return multiply_q4<rows, true, true, is_unpacked>(w, panel, unpacked, tile, r, y);
+    }
+    if (w.group == 16) return multiply_q8_of_16<rows, is_unpacked>(w, panel, unpacked, tile, r, y);
+    if (!w.has_min) return multiply_q8<rows, false, false, is_unpacked>(w, panel, unpacked, tile, r, y);
+    if (!w.wide_scales) return multiply_q8<rows, true, false, is_unpacked>(w, panel, unpacked, tile, r, y);
+    return multiply_q8<rows, true, true, is_unpacked>(w, panel, unpacked, tile, r, y);
 }
 
 // `rows` rows of a tile from r on, 16 lanes each.
@@ -331,12 +347,8 @@ template <int rows>
 void multiply_rows(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, int32_t r,
                    float* y) {
     if (w.form == Form::bf16) return multiply_bf16<rows>(w, panel, tile, r, y);
-    if (unpacked != nullptr) return multiply_q4_rows<rows, true>(w, panel, unpacked, tile, r, y);
-    if (w.form == Form::q4) return multiply_q4_rows<rows, false>(w, panel, nullptr, tile, r, y);
-    if (w.group == 16) return multiply_q8_of_16<rows>(w, panel, tile, r, y);
-    if (!w.has_min) return multiply_q8<rows, false, false>(w, panel, tile, r, y);
-    if (!w.wide_scales) return multiply_q8<rows, true, false>(w, panel, tile, r, y);
-    return multiply_q8<rows, true, true>(w, panel, tile, r, y);
+    if (unpacked != nullptr) return multiply_codes<rows, true>(w, panel, unpacked, tile, r, y);
+    return multiply_codes<rows, false>(w, panel, nullptr, tile, r, y);
 }
 
 // A tile goes by in fours; 5 rows as 3 and 2, 6 as 3 and 3, so that none goes alone.
@@ -356,7 +368,7 @@ void multiply_tile(const MatrixView& w, const uint8_t* panel, const uint8_t* unp
 
 struct Avx2Product {
     static constexpr int32_t row_tile = headway::row_tile;
-    static constexpr int32_t most_panels = 2;
+    static constexpr int32_t most_panels = headway::most_panels;
     static constexpr int32_t bf16_bytes = 4;
 
     static int32_t panels_at_once(int32_t) { return 1; }
@@ -366,35 +378,17 @@ struct Avx2Product {
     }
 };
 
-// From so many rows on, codes of 4 bits are unpacked before they are multiplied: up to so many columns, at 16 bytes each.
-constexpr int32_t least_unpacked_rows = 24;
-constexpr int32_t most_unpacked_rows = 96;
-constexpr int32_t most_unpacked_groups = 128;
-static_assert(most_unpacked_rows % row_tile == 0);
+}  // namespace
+}  // namespace headway
 
-// A product whose panels go by one after the other, each with all rows.
-void run_unpacked(const MatrixView& w, const Activations& a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
-                  int32_t panel_end, const ProductOut& out) {
-    alignas(64) uint8_t codes[most_unpacked_groups * unpacked_group_bytes];
-    alignas(64) float y[most_unpacked_rows * y_ld];
-    const int32_t step = out.gate != Gate::none ? 2 : 1;
-    for (int32_t panel = panel_begin; panel < panel_end; panel += step) {
-        const int32_t num_panels = smaller(step, panel_end - panel);
-        for (int32_t p = 0; p < num_panels; ++p) {
-            unpack_panel(panel_at(w, panel + p), w.num_groups, codes);
-            for (int32_t row = row_begin; row < row_end; row += row_tile) {
-                float* y_tile = y + (row - row_begin) * y_ld + p * panel_lanes;
-                multiply_tile(w, panel_at(w, panel + p), codes, tile_at(a, row, row_tile), y_tile);
-            }
-        }
-        finish_tile(y, y_ld, row_begin, row_end - row_begin, panel, num_panels, w, out);
-    }
-}
+#include "product_unpacked_avx2.h"
+
+namespace headway {
+namespace {
 
 void product(const MatrixView* w, const Activations* a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
              int32_t panel_end, const ProductOut* out) {
-    const bool can_unpack = w->form == Form::q4 && w->num_groups <= most_unpacked_groups;
-    while (can_unpack && row_end - row_begin >= least_unpacked_rows) {
+    while (can_unpack(*w) && row_end - row_begin >= least_unpacked_rows) {
         const int32_t last = smaller(row_begin + most_unpacked_rows, row_end);
         run_unpacked(*w, *a, row_begin, last, panel_begin, panel_end, *out);
         row_begin = last;

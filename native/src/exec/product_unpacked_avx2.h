@@ -1,0 +1,70 @@
+// Products of many rows with AVX2: the codes of a panel are unpacked once, into what is multiplied, and all rows go by them.
+// product_avx2.h has the sums, which are the same.
+#pragma once
+
+#include "product_avx2.h"
+
+namespace headway {
+namespace {
+
+// [groups][4][2 halves][low, high][32]
+HEADWAY_INLINE void unpack_nibbles(const uint8_t* panel, int32_t num_groups, uint8_t* unpacked) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    auto* to = reinterpret_cast<__m256i*>(unpacked);
+    for (int32_t i = 0; i < num_groups * 8; ++i) {
+        const __m256i packed = load_bytes32(panel + i * 32);
+        _mm256_store_si256(to + 2 * i, _mm256_and_si256(packed, mask));
+        _mm256_store_si256(to + 2 * i + 1, _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask));
+    }
+}
+
+// [groups][8][2 halves][codes without their offset, magnitudes][32].
+HEADWAY_INLINE void unpack_bytes(const uint8_t* panel, int32_t num_groups, uint8_t* unpacked) {
+    auto* to = reinterpret_cast<__m256i*>(unpacked);
+    for (int32_t i = 0; i < num_groups * 16; ++i) {
+        const __m256i codes = without_offset(load_bytes32(panel + i * 32));
+        _mm256_store_si256(to + 2 * i, codes);
+        _mm256_store_si256(to + 2 * i + 1, _mm256_abs_epi8(codes));
+    }
+}
+
+// From so many rows on, codes are unpacked before they are multiplied, up to so many bytes of a panel.
+constexpr int32_t least_unpacked_rows = 24;
+constexpr int32_t most_unpacked_rows = 96;
+constexpr int32_t most_unpacked_bytes = 64 * 1024;
+static_assert(most_unpacked_rows % row_tile == 0);
+
+// Unpacked they are twice as many bytes. AVX-VNNI multiplies 8-bit codes as they lie.
+bool can_unpack(const MatrixView& w) {
+    const bool is_packed = w.form == Form::q4 || (w.form == Form::q8 && ByteSums::offset == 0);
+    return is_packed && w.num_groups * group_bytes(w) * 2 <= most_unpacked_bytes;
+}
+
+void unpack_panel(const MatrixView& w, const uint8_t* panel, uint8_t* unpacked) {
+    if (w.form == Form::q4) {
+        unpack_nibbles(panel, w.num_groups, unpacked);
+    } else {
+        unpack_bytes(panel, w.num_groups, unpacked);
+    }
+}
+
+// A product whose panels go by one after the other, each with all rows.
+void run_unpacked(const MatrixView& w, const Activations& a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
+                  int32_t panel_end, const ProductOut& out) {
+    alignas(64) uint8_t codes[most_unpacked_bytes];
+    alignas(64) float y[most_unpacked_rows * y_ld];
+    for (int32_t panel = panel_begin; panel < panel_end; panel += most_panels) {
+        const int32_t num_panels = smaller(most_panels, panel_end - panel);
+        for (int32_t p = 0; p < num_panels; ++p) {
+            unpack_panel(w, panel_at(w, panel + p), codes);
+            for (int32_t row = row_begin; row < row_end; row += row_tile) {
+                float* y_tile = y + (row - row_begin) * y_ld + p * panel_lanes;
+                multiply_tile(w, panel_at(w, panel + p), codes, tile_at(a, row, row_tile), y_tile);
+            }
+        }
+        finish_tile(y, y_ld, row_begin, row_end - row_begin, panel, num_panels, w, out);
+    }
+}
+
+}  // namespace
+}  // namespace headway

@@ -3,6 +3,7 @@
 # make check     format, lint, types
 # make bench     the measurements of docs/log.md, with the peers in the same run
 # make test-peers  the tests that need another engine installed, each in an environment of its own
+# make test-emulated  the kernels on instruction sets that this machine lacks (needs qemu-user, libsimde-dev, an ARM compiler)
 # make wheel     a wheel in dist/ that installs where no compiler is
 # make native    builds the C++ extension again after a change in native/
 # make clean     removes what the others made
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard native/*.txt native/*.cpp native/*.h native/*/*.cpp native/*/*.h)
 
-.PHONY: serve test test-peers check format bench native wheel clean requirements
+.PHONY: serve test test-peers test-emulated check format bench native wheel clean requirements
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.ready
@@ -42,6 +43,9 @@ bench: $(VENV)/.ready-dev
 # Tests marked `peers`: engines of gigabytes, which neither `make test` nor continuous integration installs.
 test-peers: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS) || test $$? -eq 5
+
+test-emulated: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m emulated tests/native $(PYTEST_FLAGS)
 
 # auditwheel names the wheel after the oldest systems that have all its symbols.
 wheel: $(VENV)/.ready-dev

@@ -14,6 +14,7 @@ import pytest
 from native_build import ROOT, build_tests, find_tool, run
 
 pytestmark = [
+    pytest.mark.emulated,
     pytest.mark.timeout(1800),  # compiling and emulating take minutes on a busy machine
     pytest.mark.skipif(platform.machine() != "x86_64", reason="begins from an x86-64 machine"),
 ]

@@ -457,7 +457,7 @@ void check_independence(const ExecKernels& kernels, const PackedMatrix& matrix, 
 void check_gate(const ExecKernels& kernels, const MatrixFormat& format, GgmlType type, int32_t num_lanes) {
     const int32_t num_rows = num_lanes / 16 * 32 + (num_lanes % 16 == 0 ? 0 : 16 + num_lanes % 16);
     const PackedMatrix matrix = random_matrix(type, format, num_rows, 256);
-    const int32_t count = kernels.row_tile + 1;
+    const int32_t count = 2 * kernels.row_tile + 1;
     const std::vector<float> x = random_floats(count * 256, 8), base = random_floats(count * num_lanes, 9);
     const Prepared prepared(kernels, x, count, 256);
     const std::vector<float> bias = random_floats(num_rows, 10);
@@ -539,6 +539,10 @@ void test_every_type(const ExecKernels& kernels) {
         check_matrix(kernels, type, form_of(type), 80, is_float_type(type) ? 70 : type >= GgmlType::q4_k ? 512 : 96);
     }
     for (const MatrixFormat& format : {int8_format, int4_format}) check_matrix(kernels, GgmlType::f32, format, 21, 70);
+    for (GgmlType type : {GgmlType::q4_1, GgmlType::q8_0}) {  // more rows than any kernel takes at once
+        const int32_t count = 9 * kernels.row_tile + 1;
+        check_values(kernels, random_matrix(type, form_of(type), 85, 64), random_floats(count * 64, 11), count, {});
+    }
     for (int32_t num_lanes : {16, 24, 80}) {
         check_gate(kernels, int4_format, GgmlType::q4_1, num_lanes);
         check_gate(kernels, bf16_format, GgmlType::bf16, num_lanes);

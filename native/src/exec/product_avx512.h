@@ -376,7 +376,7 @@ void product(const MatrixView* w, const Activations* a, int32_t row_begin, int32
 }  // namespace
 }  // namespace headway
 
-#include "product_rows_avx2.h"
+#include "product_rows_avx512.h"
 #if defined(HEADWAY_AVX512_BF16)
 #include "product_rows_bf16.h"
 #else

@@ -1,5 +1,4 @@
-// Activations made ready with AVX2: quantised in groups of 32, or laid out as float32. For product_avx2.h and
-// product_avx512.h.
+// Activations made ready with AVX2: quantised in groups of 32, or laid out as float32. For product_avx2.h.
 #pragma once
 
 #include <immintrin.h>

@@ -388,7 +388,7 @@ namespace {
 
 void product(const MatrixView* w, const Activations* a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
              int32_t panel_end, const ProductOut* out) {
-    while (can_unpack(*w) && row_end - row_begin >= least_unpacked_rows) {
+    while (should_unpack(*w, row_end - row_begin)) {
         const int32_t last = smaller(row_begin + most_unpacked_rows, row_end);
         run_unpacked(*w, *a, row_begin, last, panel_begin, panel_end, *out);
         row_begin = last;

@@ -28,14 +28,16 @@ HEADWAY_INLINE void unpack_bytes(const uint8_t* panel, int32_t num_groups, uint8
     }
 }
 
-// From so many rows on, codes are unpacked before they are multiplied, up to so many bytes of a panel.
-constexpr int32_t least_unpacked_rows = 24;
+// From so many rows on, codes are unpacked before they are multiplied, up to so many bytes of a panel. 8-bit codes gain less.
+constexpr int32_t least_nibble_rows = 24;
+constexpr int32_t least_byte_rows = 60;
 constexpr int32_t most_unpacked_rows = 96;
 constexpr int32_t most_unpacked_bytes = 64 * 1024;
 static_assert(most_unpacked_rows % row_tile == 0);
 
 // Unpacked they are twice as many bytes. AVX-VNNI multiplies 8-bit codes as they lie.
-bool can_unpack(const MatrixView& w) {
+bool should_unpack(const MatrixView& w, int32_t num_rows) {
+    if (num_rows < (w.form == Form::q4 ? least_nibble_rows : least_byte_rows)) return false;
     const bool is_packed = w.form == Form::q4 || (w.form == Form::q8 && ByteSums::offset == 0);
     return is_packed && w.num_groups * group_bytes(w) * 2 <= most_unpacked_bytes;
 }

@@ -13,9 +13,10 @@ struct Constant {
     static constexpr int value = constant;
 };
 
+// Sums take three quarters of the registers at most: columns, their halves and factors need the others.
 constexpr int strips_beside(int rows) {
     int strips = 4;
-    while (strips > 1 && rows * strips * strip_vectors > num_registers - 4) strips /= 2;
+    while (strips > 1 && rows * strips * strip_vectors > num_registers * 3 / 4) strips /= 2;
     return strips;
 }
 

@@ -1,5 +1,5 @@
-// quantise_rows with AVX-512: four rows of a tile at a time, which lie side by side in it, so that their codes, scales and
-// sums are made and stored together.
+// quantise_rows with AVX-512: four rows of a tile at a time, which lie side by side in it, so that their codes, scales
+// and sums are made and stored together.
 #pragma once
 
 #include <immintrin.h>

@@ -15,7 +15,8 @@ FLAGS ?=
 PYTEST_FLAGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install $(PIP_FLAGS)
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard native/*.txt native/*.cpp native/*.h native/*/*.cpp native/*/*.h)
 
 .PHONY: serve test test-peers test-emulated check format bench native wheel clean requirements

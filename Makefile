@@ -51,7 +51,7 @@ test-emulated: $(VENV)/.ready-dev
 # auditwheel names the wheel after the oldest systems that have all its symbols.
 wheel: $(VENV)/.ready-dev
 	rm -rf build/wheel dist
-	$(PIP) wheel --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir build/wheel .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/headway-*.whl
 	@ls -l dist
 

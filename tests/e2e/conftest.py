@@ -13,7 +13,7 @@ from serving import Server, start_server, stop_server
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_server(tmp_path_factory.mktemp("serve"), "--max-num-seqs", "8", "--dtype", "float32")
+    server = start_server(tmp_path_factory.mktemp("serve"), "--max-num-seqs", "8")
     yield server
     assert stop_server(server) == 0, server.describe()
 

@@ -46,7 +46,7 @@ def test_a_client_that_resets_its_connection_while_it_waits_for_the_whole_is_not
 def test_a_killed_worker_fails_its_open_requests_at_once_and_the_next_one_works(
     own_server: Callable[..., Server],
 ) -> None:
-    server = own_server("--dtype", "float32")
+    server = own_server()
     before = server.worker().pid
     with httpx2.stream("POST", server.url + "/v1/completions", json={**LONG, "stream": True}, timeout=60) as response:
         stream = events(response)

@@ -6,8 +6,8 @@ Each cache id has a mapping of its own for K and one for V:
     V of cache 0   [ block 0 | ...                                  ]     each block is
     K of cache 1   [ ...                                            ]     [block_size, num_kv_heads, dim] of `dtype`
 
-The mappings are anonymous and private: the kernel gives zeroed pages as blocks are first written, so an idle cache
-costs nothing yet; the planner charges it whole.
+Where V is a part of K (CacheSpec.v_in_k) it has none. The mappings are anonymous and private: the kernel gives zeroed
+pages as blocks are first written, so an idle cache costs nothing yet; the planner charges it whole.
 """
 
 import mmap
@@ -26,7 +26,8 @@ def bytes_per_token(spec: CacheSpec, dtype: str) -> tuple[int, int]:
     size, scale = _DTYPE_BYTES[dtype], _SCALE_BYTES if dtype == "int8" else 0
     padding = {"bfloat16": 2, "int8": 4}.get(dtype, 1)
     k_dim = -(-spec.qk_dim // padding) * padding
-    return spec.num_kv_heads * (k_dim * size + scale), spec.num_kv_heads * (spec.v_dim * size + scale)
+    v_bytes = 0 if spec.v_in_k else spec.v_dim * size + scale
+    return spec.num_kv_heads * (k_dim * size + scale), spec.num_kv_heads * v_bytes
 
 
 class KVStore:
@@ -75,5 +76,7 @@ class KVStore:
 
 def _map(num_bytes: int) -> memoryview:
     """Zeroed memory that is given page by page. Private: shared anonymous memory would count as a file of tmpfs."""
+    if num_bytes == 0:
+        return memoryview(bytearray())
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     return memoryview(mmap.mmap(-1, num_bytes, flags=flags))

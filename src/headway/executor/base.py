@@ -67,7 +67,7 @@ class KVBuffers(Protocol):
     dtype: str
 
     def buffers(self, cache_id: int) -> tuple[memoryview, memoryview]:
-        """K and V: writable bytes, [num_blocks, block_size, num_kv_heads, dim] of `dtype` each."""
+        """K and V: writable bytes, [num_blocks, block_size, num_kv_heads, dim] of `dtype` each; V is empty if in K."""
         ...
 
 

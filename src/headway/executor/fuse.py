@@ -205,10 +205,12 @@ def _fuse_gates(plan: tuple[PlanOp, ...]) -> tuple[PlanOp, ...]:
 
 
 def _join_linears(plan: tuple[PlanOp, ...]) -> tuple[PlanOp, ...]:
-    siblings: dict[tuple[str, bool], list[Linear]] = {}
+    # What a gate reads is kept apart from other products of the same input: it can be finished by the gate.
+    gates = {name: op.out for op in plan if isinstance(op, Gate) for name in (op.gate, op.up)}
+    siblings: dict[tuple[str, bool, str | None], list[Linear]] = {}
     for op in plan:
         if isinstance(op, Linear):
-            siblings.setdefault((op.input, op.bias is None), []).append(op)
+            siblings.setdefault((op.input, op.bias is None, gates.get(op.out)), []).append(op)
     replaced: dict[str, PlanOp] = {}
     dropped: set[str] = set()
     for group in siblings.values():

@@ -14,7 +14,7 @@ from headway.executor.base import Bool, Float32, Int32, Int64, KVBuffers, Sample
 from headway.executor.native_plan import compile_plan
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, NativeFusion, PlanLimits
-from headway.model.ops import Attention, Embed
+from headway.model.ops import Attention, Embed, Experts, HeadLinear
 from headway.model.program import Program
 from headway.planner.native_costs import vocabulary_names
 
@@ -148,6 +148,10 @@ def native_refusal(program: Program, dtype: Dtype) -> HeadwayError | None:
     for op in program.ops:
         if isinstance(op, Embed) and op.index == "token_type":
             return UnsupportedModel("token types are not supported by the native executor: take --executor torch")
+        if isinstance(op, HeadLinear | Experts):
+            return UnsupportedModel(
+                f"{type(op).__name__} is not supported by the native executor: take --executor torch"
+            )
         if isinstance(op, Attention) and not op.causal:
             return UnsupportedModel(
                 "attention that is not causal is not supported by the native executor: take --executor torch"

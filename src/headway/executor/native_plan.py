@@ -44,8 +44,8 @@ from headway.executor.native_row_ops import (
     lower_select,
 )
 from headway.executor.native_weights import MatrixLoader
-from headway.executor.native_writer import NativeFusion, PlanLimits, PlanWriter
-from headway.model.ops import Attention, Embed, Linear, Logits, Norm, Rope, SelectRows
+from headway.executor.native_writer import NativeFusion, PlanLimits, PlanWriter, refuse
+from headway.model.ops import Attention, Embed, Experts, HeadLinear, Join, Linear, Logits, Norm, Rope, Route, SelectRows
 from headway.model.program import Program
 
 NativeOp = PlanOp | GatedLinear
@@ -138,6 +138,8 @@ def lower(op: NativeOp, writer: PlanWriter) -> None:
             lower_select(op, writer)
         case Logits():
             lower_logits(op, writer)
+        case Join() | HeadLinear() | Route() | Experts():
+            raise refuse(op)
         case _:
             lower_elementwise(op, writer)
 

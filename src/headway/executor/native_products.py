@@ -99,6 +99,8 @@ def lower_attention(op: Attention, writer: PlanWriter) -> None:
     """K and V into the cache, row by row; then a stage of attention."""
     if not op.causal:
         raise refuse(op, " that is not causal")
+    if op.v is None:
+        raise refuse(op, " without values of its own")
     q, k, v = (writer.values[name] for name in (op.q, op.k, op.v))
     out, layout = writer.new(op.out, op.num_heads * op.v_dim, like=op.q), writer.layout
     caches: list[_native.KVCacheView] = []

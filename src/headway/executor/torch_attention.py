@@ -120,7 +120,7 @@ class PagedCache:
     def __init__(self, spec: CacheSpec, kv: KVBuffers, device: torch.device) -> None:
         dtype = TORCH_DTYPES[kv.dtype]
         num_slots = kv.num_blocks * kv.block_size
-        widths = (spec.num_kv_heads * spec.qk_dim, spec.num_kv_heads * spec.v_dim)
+        widths = (spec.num_kv_heads * spec.qk_dim, spec.num_kv_heads * spec.own_v_dim)
         keys, values = (
             _tensor_over(buffer, dtype, num_slots * width, device)
             for buffer, width in zip(kv.buffers(spec.cache_id), widths, strict=True)
@@ -129,10 +129,11 @@ class PagedCache:
         self.key_slots, self.value_slots = keys.view(num_slots, widths[0]), values.view(num_slots, widths[1])
         self.key_blocks, self.value_blocks = keys.view(kv.num_blocks, -1), values.view(kv.num_blocks, -1)
 
-    def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Puts each token's K and V [num_tokens, width] into its slot."""
+    def write(self, slots: Tensor, k: Tensor, v: Tensor | None) -> None:
+        """Puts each token's K and V [num_tokens, width] into its slot; without a V it is a part of K."""
         self.key_slots.index_copy_(0, slots, k)
-        self.value_slots.index_copy_(0, slots, v)
+        if v is not None:
+            self.value_slots.index_copy_(0, slots, v)
 
     def gather(self, group: GroupTensors, workspace: Workspace, *, clear_unused: bool) -> tuple[Tensor, Tensor]:
         """K and V of a group's contexts, [num_pieces * context_len, width] each, valid until the next gather."""
@@ -143,7 +144,8 @@ class PagedCache:
         values = values[: num_blocks * value_width].view(num_blocks, value_width)
         torch.index_select(self.key_blocks, 0, group.blocks, out=keys)
         torch.index_select(self.value_blocks, 0, group.blocks, out=values)
-        keys, values = keys.view(-1, self.key_slots.shape[1]), values.view(-1, self.value_slots.shape[1])
+        num_rows = group.group.num_pieces * group.context_len
+        keys, values = keys.view(num_rows, -1), values.view(num_rows, self.value_slots.shape[1])
         if clear_unused:
             keys.index_fill_(0, group.unused_rows(), 0)
             values.index_fill_(0, group.unused_rows(), 0)
@@ -151,7 +153,7 @@ class PagedCache:
 
 
 def _tensor_over(buffer: memoryview, dtype: torch.dtype, num_elements: int, device: torch.device) -> Tensor:
-    if device.type != "cpu":
+    if device.type != "cpu" or num_elements == 0:
         return torch.zeros(num_elements, dtype=dtype, device=device)
     return torch.frombuffer(buffer, dtype=dtype, count=num_elements)
 
@@ -194,7 +196,7 @@ def _attend_group(op: Attention, q: Tensor, keys: Tensor, values: Tensor, group:
     pieces, length, heads = group.group.num_pieces, group.group.query_len, op.num_kv_heads
     group_size = op.num_heads // heads
     k = keys.view(pieces, group.context_len, heads, op.qk_dim).transpose(1, 2)
-    v = values.view(pieces, group.context_len, heads, op.v_dim).transpose(1, 2)
+    v = k[..., : op.v_dim] if op.v is None else values.view(pieces, -1, heads, op.v_dim).transpose(1, 2)
     mask = group.mask(op.window)
     if length == 1:
         out = _scores(op, q.view(pieces, heads, group_size, op.qk_dim), k, v, mask)

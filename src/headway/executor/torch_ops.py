@@ -15,6 +15,7 @@ from torch.nn import functional
 from headway.errors import UnsupportedModel
 from headway.executor.fuse import AddLinear, Gate, JoinedLinear, JoinedRope, PlanOp
 from headway.executor.torch_attention import PagedCache, StepGroups, Workspace, attend
+from headway.executor.torch_experts import route, run_experts
 from headway.executor.torch_rope import Turns, make_turn
 from headway.executor.torch_weights import WeightLoader
 from headway.model.ops import (
@@ -23,11 +24,15 @@ from headway.model.ops import (
     Add,
     Attention,
     Embed,
+    Experts,
+    HeadLinear,
+    Join,
     Linear,
     Logits,
     Mul,
     Norm,
     Rope,
+    Route,
     Scale,
     SelectRows,
 )
@@ -92,13 +97,19 @@ def compile_op(op: PlanOp, compiler: Compiler) -> Run:
             return _attention(op, compiler)
         case Gate():
             return _gate(op, compiler)
+        case HeadLinear():
+            return _head_linear(op, compiler)
+        case Route():
+            return _route(op, compiler)
+        case Experts():
+            return _experts(op, compiler)
         case Logits():
             return _logits(op, compiler)
         case _:
             return _elementwise(op, compiler)
 
 
-def _elementwise(op: Activation | Mul | Add | Scale | SelectRows, compiler: Compiler) -> Run:
+def _elementwise(op: Activation | Mul | Add | Scale | Join | SelectRows, compiler: Compiler) -> Run:
     out = compiler.register[op.out]
     sources = [compiler.register[name] for name in op.inputs]
     match op:
@@ -113,6 +124,10 @@ def _elementwise(op: Activation | Mul | Add | Scale | SelectRows, compiler: Comp
             function = torch.mul
         case Add():
             function = torch.add
+        case Join():
+
+            def function(*parts: Tensor) -> Tensor:
+                return torch.cat(parts, dim=1)
         case SelectRows():
             source = sources[0]
 
@@ -265,14 +280,50 @@ def _joined_rope(op: JoinedRope, compiler: Compiler) -> Run:
     return run
 
 
+def _head_linear(op: HeadLinear, compiler: Compiler) -> Run:
+    out, source, kept = compiler.register[op.out], compiler.register[op.input], op.kept
+    weight = compiler.weights.load(op.weight)  # [heads, out width, in width]
+    heads, _, width = weight.shape
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        value = registers[source].view(-1, heads, width + kept)
+        made = torch.einsum("thi,hoi->tho", value[..., :width], weight)
+        registers[out] = (torch.cat((made, value[..., width:]), dim=-1) if kept else made).flatten(1)
+
+    return run
+
+
+def _route(op: Route, compiler: Compiler) -> Run:
+    out, source = compiler.register[op.out], compiler.register[op.input]
+    bias = None if op.bias is None else compiler.weights.load(op.bias)
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        registers[out] = route(op, registers[source], bias)
+
+    return run
+
+
+def _experts(op: Experts, compiler: Compiler) -> Run:
+    out, source, routing = (compiler.register[name] for name in (op.out, op.input, op.routing))
+    pairs = [compiler.weights.product(pair) for pair in zip(op.gates, op.ups, strict=True)]
+    downs = [compiler.weights.product((name,)) for name in op.downs]
+    activation, width = _ACTIVATIONS[op.kind], compiler.weights.shape(op.downs[0])[0]
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        registers[out] = run_experts(width, registers[source], registers[routing], pairs, downs, activation)
+
+    return run
+
+
 def _attention(op: Attention, compiler: Compiler) -> Run:
     if not op.causal:
         raise UnsupportedModel("attention that is not causal is not supported by the torch executor")
-    out, q, k, v = (compiler.register[name] for name in (op.out, op.q, op.k, op.v))
+    out, q, k = (compiler.register[name] for name in (op.out, op.q, op.k))
+    v = None if op.v is None else compiler.register[op.v]
     cache, workspace, clears = compiler.caches[op.cache_id], compiler.workspace, compiler.clears_unused
 
     def run(registers: Registers, step: StepTensors) -> None:
-        cache.write(step.slots, registers[k], registers[v])
+        cache.write(step.slots, registers[k], None if v is None else registers[v])
         registers[out] = attend(op, registers[q], cache, step.groups, workspace, clear_unused=clears[0])
 
     return run

@@ -24,11 +24,12 @@ def make_turn(op: Rope, numbers: dict[Hashable, int], dtype: torch.dtype, device
     """
     key = numbers.setdefault((op.frequencies, op.magnitude), len(numbers))
     frequencies = torch.tensor(op.frequencies, dtype=torch.float32, device=device)
-    magnitude, head_dim, dims = op.magnitude, op.head_dim, op.dims
+    magnitude, head_dim, start, end = op.magnitude, op.head_dim, op.start, op.start + op.dims
     if op.layout == "half":
-        first, second = slice(0, dims // 2), slice(dims // 2, dims)
+        middle = start + op.dims // 2
+        first, second = slice(start, middle), slice(middle, end)
     else:
-        first, second = slice(0, dims, 2), slice(1, dims, 2)
+        first, second = slice(start, end, 2), slice(start + 1, end, 2)
 
     def turn(value: Tensor, positions: Tensor, turns: Turns) -> Tensor:
         if key not in turns:
@@ -40,8 +41,8 @@ def make_turn(op: Rope, numbers: dict[Hashable, int], dtype: torch.dtype, device
         turned = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)
         torch.mul(low, cosines, out=turned[..., first]).addcmul_(high, sines, value=-1)
         torch.mul(high, cosines, out=turned[..., second]).addcmul_(low, sines)
-        if dims < head_dim:
-            turned[..., dims:] = heads[..., dims:]
+        turned[..., :start] = heads[..., :start]
+        turned[..., end:] = heads[..., end:]
         return turned.flatten(1)
 
     return turn

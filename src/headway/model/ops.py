@@ -14,6 +14,8 @@ EmbedIndex = Literal["token", "position", "token_type"]
 NormKind = Literal["rms", "layer"]
 NormOver = Literal["hidden", "head"]
 RopeLayout = Literal["half", "interleaved"]
+Scoring = Literal["softmax", "sigmoid"]
+GroupScore = Literal["largest", "two_largest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +171,10 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """Rotary positions (Su et al. 2021) on the first `dims` columns of each head.
+    """Rotary positions (Su et al. 2021) on `dims` columns of each head, from column `start` on.
 
-    Pair p turns by position * frequencies[p] radians. `half`: pair p is columns p and p + dims / 2; `interleaved`:
-    it is columns 2p and 2p + 1.
+    Pair p turns by position * frequencies[p] radians. `half`: pair p is columns p and p + dims / 2 of these;
+    `interleaved`: it is columns 2p and 2p + 1.
     """
 
     out: str
@@ -183,6 +185,7 @@ class Rope:
     layout: RopeLayout = "half"
     magnitude: float = 1.0
     """Cosine and sine are multiplied by it (YaRN)."""
+    start: int = 0
 
     @property
     def dims(self) -> int:
@@ -205,7 +208,8 @@ class Attention:
     """Writes k and v into the cache, then out = softmax(q k^T * scale) v over what the sequence has there.
 
     Query head h reads key and value head h // (num_heads / num_kv_heads). A query at position p sees keys at positions
-    up to p if causal, and of these the last `window`.
+    up to p if causal, and of these the last `window`. Without a v the first v_dim columns of a key are its value too,
+    and the cache holds them once (DeepSeek-AI 2024: multi-head latent attention with absorbed weights).
     """
 
     out: str
@@ -213,7 +217,7 @@ class Attention:
     """[tokens, num_heads * qk_dim]."""
     k: str
     """[tokens, num_kv_heads * qk_dim]."""
-    v: str
+    v: str | None
     """[tokens, num_kv_heads * v_dim]."""
     cache_id: int
     num_heads: int
@@ -229,12 +233,140 @@ class Attention:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The values read."""
-        return (self.q, self.k, self.v)
+        return (self.q, self.k) if self.v is None else (self.q, self.k, self.v)
 
     @property
     def weights(self) -> tuple[str, ...]:
         """None."""
         return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """out = the columns of the parts, one part behind the other."""
+
+    out: str
+    parts: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return self.parts
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadLinear:
+    """A product for each head with a matrix of its own; the last `kept` columns of a head are handed on as they are.
+
+    Of head h with columns x and kept columns r: out = x @ weight[h].T, then r.
+    """
+
+    out: str
+    input: str
+    """[rows, heads * (in width + kept)]."""
+    weight: str
+    """[heads, out width, in width]."""
+    kept: int = 0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the weights."""
+        return (self.weight,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Chooses top_k experts for each row: out [rows, experts] is what each one's result is multiplied by, 0 for others.
+
+    1. scores = softmax or sigmoid of the input, in float32
+    2. choice = scores + bias; with num_groups of neighbouring experts only those of the top_groups best groups remain,
+       a group being worth its largest choice, or its two largest together
+    3. the top_k largest of choice, of equal ones the lower, have their score; divided by the sum of these if
+       `normalise`, then times scale
+
+    Sources: Shazeer et al. 2017, Fedus et al. 2021; groups and bias: DeepSeek-AI 2024.
+    """
+
+    out: str
+    input: str
+    """[rows, experts], scores before softmax or sigmoid."""
+    top_k: int
+    scoring: Scoring = "softmax"
+    bias: str | None = None
+    """[experts], counts for the choice only."""
+    num_groups: int = 1
+    top_groups: int = 1
+    group_score: GroupScore = "largest"
+    normalise: bool = False
+    scale: float = 1.0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the weights."""
+        return () if self.bias is None else (self.bias,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """out = sum over experts of routing * (activation(input @ gate.T) * (input @ up.T)) @ down.T, for each row.
+
+    Experts whose routing is 0 are not computed; the others are added in ascending order, so that a row's result does
+    not depend on the rows beside it. No expert has a capacity: no row is dropped.
+    """
+
+    out: str
+    input: str
+    routing: str
+    """[rows, num_experts], as Route makes it."""
+    name: str
+    """Expert e has the weights name.e.gate.weight, name.e.up.weight [width, in width], name.e.down.weight."""
+    num_experts: int
+    top_k: int
+    """The most experts that a row has."""
+    kind: ActivationKind = "silu"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input, self.routing)
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """Names of the experts' gate matrices, ascending."""
+        return self._names("gate")
+
+    @property
+    def ups(self) -> tuple[str, ...]:
+        """Names of the up matrices, ascending."""
+        return self._names("up")
+
+    @property
+    def downs(self) -> tuple[str, ...]:
+        """Names of the down matrices, ascending."""
+        return self._names("down")
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the weights."""
+        return (*self.gates, *self.ups, *self.downs)
+
+    def _names(self, part: str) -> tuple[str, ...]:
+        return tuple(f"{self.name}.{expert}.{part}.weight" for expert in range(self.num_experts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,4 +407,20 @@ class Logits:
         return ()
 
 
-Op = Embed | Norm | Linear | Activation | Mul | Add | Scale | Rope | Attention | SelectRows | Logits
+Op = (
+    Embed
+    | Norm
+    | Linear
+    | Activation
+    | Mul
+    | Add
+    | Scale
+    | Rope
+    | Attention
+    | Join
+    | HeadLinear
+    | Route
+    | Experts
+    | SelectRows
+    | Logits
+)

@@ -9,12 +9,30 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from headway.errors import InvariantBroken
-from headway.model.ops import Add, Attention, Embed, Linear, Logits, Mul, Norm, Op, Rope, SelectRows
+from headway.model.ops import (
+    Add,
+    Attention,
+    Embed,
+    Experts,
+    HeadLinear,
+    Join,
+    Linear,
+    Logits,
+    Mul,
+    Norm,
+    Op,
+    Rope,
+    Route,
+    SelectRows,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSpec:
-    """What one Attention keeps for each token: K of num_kv_heads * qk_dim elements and V of num_kv_heads * v_dim."""
+    """What one Attention keeps for each token: K of num_kv_heads * qk_dim elements and V of num_kv_heads * v_dim.
+
+    Where v_in_k is set, V is the first v_dim columns of K and not kept again.
+    """
 
     cache_id: int
     num_kv_heads: int
@@ -22,11 +40,17 @@ class CacheSpec:
     v_dim: int
     window: int | None = None
     """Keys further back than this are never read again."""
+    v_in_k: bool = False
+
+    @property
+    def own_v_dim(self) -> int:
+        """Columns of V for each head that are kept beside K."""
+        return 0 if self.v_in_k else self.v_dim
 
     @property
     def elements_per_token(self) -> int:
         """K and V together."""
-        return self.num_kv_heads * (self.qk_dim + self.v_dim)
+        return self.num_kv_heads * (self.qk_dim + self.own_v_dim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +72,16 @@ class Program:
     def num_weights(self) -> int:
         """Elements of all weights."""
         return sum(_num_elements(shape) for shape in self.weights.values())
+
+    @property
+    def num_active_weights(self) -> int:
+        """Elements that one token is multiplied by at most: of the experts only as many as it is given."""
+        idle = 0
+        for op in self.ops:
+            if isinstance(op, Experts):
+                of_one = sum(_num_elements(self.weights[names[0]]) for names in (op.gates, op.ups, op.downs))
+                idle += (op.num_experts - op.top_k) * of_one
+        return self.num_weights - idle
 
     def check(self) -> None:
         """Raises InvariantBroken unless each value is made once and before its use and all shapes agree."""
@@ -125,11 +159,19 @@ def _check_op(op: Op, widths: Mapping[str, int], program: Program) -> int:
             return widths[op.left]
         case Rope():
             _expect(op, f"width of {op.input} modulo head_dim", widths[op.input] % op.head_dim, 0)
-            if not 0 < op.dims <= op.head_dim:
-                raise InvariantBroken(f"{_title(op)}: {op.dims} of {op.head_dim} columns turn")
+            if op.start < 0 or not 0 < op.dims <= op.head_dim - op.start:
+                raise InvariantBroken(f"{_title(op)}: {op.dims} of {op.head_dim} columns turn, from {op.start} on")
             return widths[op.input]
         case Attention():
             return _check_attention(op, widths, program)
+        case Join():
+            return sum(widths[name] for name in op.parts)
+        case HeadLinear():
+            return _check_head_linear(op, widths, program)
+        case Route():
+            return _check_route(op, widths, program)
+        case Experts():
+            return _check_experts(op, widths, program)
         case Logits():
             _expect(op, f"width of {op.input}", widths[op.input], program.vocab_size)
             return program.vocab_size
@@ -153,19 +195,53 @@ def _check_attention(op: Attention, widths: Mapping[str, int], program: Program)
     _expect(op, "num_heads modulo num_kv_heads", op.num_heads % op.num_kv_heads, 0)
     _expect(op, f"width of {op.q}", widths[op.q], op.num_heads * op.qk_dim)
     _expect(op, f"width of {op.k}", widths[op.k], op.num_kv_heads * op.qk_dim)
-    _expect(op, f"width of {op.v}", widths[op.v], op.num_kv_heads * op.v_dim)
+    if op.v is not None:
+        _expect(op, f"width of {op.v}", widths[op.v], op.num_kv_heads * op.v_dim)
+    elif op.v_dim > op.qk_dim:
+        raise InvariantBroken(f"{_title(op)}: {op.v_dim} columns of a value in keys of {op.qk_dim}")
     if not 0 <= op.cache_id < len(program.caches):
         raise InvariantBroken(f"{_title(op)}: there is no cache {op.cache_id}")
     cache = program.caches[op.cache_id]
     _expect(op, "cache", (cache.num_kv_heads, cache.qk_dim, cache.v_dim), (op.num_kv_heads, op.qk_dim, op.v_dim))
+    _expect(op, "the cache's v_in_k", cache.v_in_k, op.v is None)
     return op.num_heads * op.v_dim
+
+
+def _check_head_linear(op: HeadLinear, widths: Mapping[str, int], program: Program) -> int:
+    num_heads, out_width, in_width = program.weights[op.weight]
+    _expect(op, f"width of {op.input}", widths[op.input], num_heads * (in_width + op.kept))
+    return num_heads * (out_width + op.kept)
+
+
+def _check_route(op: Route, widths: Mapping[str, int], program: Program) -> int:
+    width = widths[op.input]
+    _expect(op, "experts modulo num_groups", width % op.num_groups, 0)
+    reachable = width // op.num_groups * op.top_groups
+    if not (1 <= op.top_groups <= op.num_groups and 1 <= op.top_k <= reachable):
+        raise InvariantBroken(f"{_title(op)}: {op.top_k} of {width} experts, {op.top_groups} of {op.num_groups} groups")
+    if op.bias is not None:
+        _expect(op, op.bias, program.weights[op.bias], (width,))
+    return width
+
+
+def _check_experts(op: Experts, widths: Mapping[str, int], program: Program) -> int:
+    _expect(op, f"width of {op.routing}", widths[op.routing], op.num_experts)
+    in_width, height = widths[op.input], program.weights[op.gates[0]][0]
+    out_width = program.weights[op.downs[0]][0]
+    for gate, up, down in zip(op.gates, op.ups, op.downs, strict=True):
+        _expect(op, gate, program.weights[gate], (height, in_width))
+        _expect(op, up, program.weights[up], (height, in_width))
+        _expect(op, down, program.weights[down], (out_width, height))
+    return out_width
 
 
 def describe(program: Program) -> str:
     """The Program as text: a head, one line an op, weights with their shapes. For people; not parsed again."""
     kv = sum(cache.elements_per_token for cache in program.caches)
+    active = program.num_active_weights
+    of_token = f" ({active:,} for a token)" if active != program.num_weights else ""
     head = (
-        f"{program.architecture}: {program.num_weights:,} weights in {len(program.weights)} tensors, "
+        f"{program.architecture}: {program.num_weights:,} weights{of_token} in {len(program.weights)} tensors, "
         f"{len(program.ops)} ops, {len(program.caches)} caches of {kv:,} elements a token, "
         f"vocabulary {program.vocab_size:,}, positions {program.max_position:,}"
     )
@@ -176,8 +252,7 @@ def describe(program: Program) -> str:
 
 def _arguments(op: Op, program: Program) -> Iterator[str]:
     yield from op.inputs
-    for name in op.weights:
-        yield f"{name}{list(program.weights[name])}"
+    yield from _weight_texts(op, program)
     shown = {"out", *_names_of_strings(op)}
     for item in fields(op):
         value = getattr(op, item.name)
@@ -186,11 +261,21 @@ def _arguments(op: Op, program: Program) -> Iterator[str]:
         yield f"{item.name}={_value_text(value)}"
 
 
+def _weight_texts(op: Op, program: Program) -> Iterator[str]:
+    """Each weight with its shape; one expert's stand for those of all."""
+    if isinstance(op, Experts):
+        firsts = (op.gates[0], op.ups[0], op.downs[0])
+        parts = zip(("gate", "up", "down"), firsts, strict=True)
+        yield from (f"{op.name}.*.{part}.weight{list(program.weights[name])}" for part, name in parts)
+    else:
+        yield from (f"{name}{list(program.weights[name])}" for name in op.weights)
+
+
 def _names_of_strings(op: Op) -> Iterator[str]:
     named = {*op.inputs, *op.weights}
     for item in fields(op):
         value = getattr(op, item.name)
-        if isinstance(value, str) and value in named:
+        if (isinstance(value, str) and value in named) or (isinstance(value, tuple) and named.issuperset(value)):
             yield item.name
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headway.checkpoint.checkpoint import open_checkpoint
-from headway.checkpoint.huggingface_shape import HF_ARCHITECTURES
+from headway.checkpoint.huggingface import HF_ARCHITECTURES
 from headway.errors import CorruptCheckpoint, UnsupportedModel
 
 Save = Callable[..., tuple[Path, torch.nn.Module]]

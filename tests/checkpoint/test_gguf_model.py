@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType as Type
 
 from headway.checkpoint.checkpoint import open_checkpoint
 from headway.checkpoint.gguf import GgufFile
-from headway.checkpoint.gguf_model import GGUF_ARCHITECTURES
+from headway.checkpoint.gguf_models import GGUF_ARCHITECTURES
 from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.errors import CorruptCheckpoint, UnsupportedModel
 from oracles import demo_model
@@ -192,9 +192,7 @@ UNSUPPORTED = [
     ({"keys": {"attention.causal": False}}, "bidirectional"),
     ({"keys": {"attention.key_length": 4, "attention.value_length": 2}}, "4 for keys, 2 for values"),
     ({"keys": {"rope.dimension_count": 2}}, "rotates 2 of 4"),
-    ({"keys": {"rope.scaling.type": "longrope"}}, "'longrope'"),
     ({"keys": {"attention.head_count_kv": [1, 2]}}, "differs between layers"),
-    ({"tensors": {"rope_factors_long.weight": ones(2)}}, "longrope"),
     ({"entries": {"tokenizer.ggml.tokens": None}}, "no tokenizer"),
 ]
 CORRUPT = [
@@ -210,10 +208,13 @@ CORRUPT = [
     ({"keys": {"rope.freq_base": -1.0}}, "-1.0"),
     ({"keys": {"rope.scaling.type": "linear"}}, "rope.scaling.factor is missing"),
     ({"tensors": {"rope_freqs.weight": ones(3)}}, "2 positive numbers"),
+    ({"keys": {"rope.scaling.type": "longrope"}}, "'longrope' needs the tensor 'rope_factors_short"),
+    ({"tensors": {"rope_factors_short.weight": ones(2)}}, "'longrope' needs the tensor 'rope_factors_long"),
+    ({"tensors": {f"rope_factors_{run}.weight": ones(1) for run in ("short", "long")}}, "2 positive numbers"),
     ({"tensors": {"token_embd.weight": ones(8)}}, "not two dimensions"),
     ({"tensors": {"token_embd.weight": ones(4, 8)}}, "8 tokens, but token_embd.weight only 4 rows"),
     ({"tensors": {"blk.0.attn_qkv.weight": ones(16, 8)}}, "are both layers.0.attn.q.weight"),
-    ({"tensors": {"blk.0.attn_qkv.weight": ones(15, 8)}}, "15 rows, q, k and v have 16"),
+    ({"tensors": {"blk.0.attn_qkv.weight": ones(15, 8)}}, "15 rows, attn.q, attn.k and attn.v together have 16"),
     ({"tensors": {"blk.0.attn_q.weight": ones(6, 8)}}, "6 rows for 2 heads"),
 ]
 

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from headway.checkpoint.fields import Fields
-from headway.checkpoint.huggingface_shape import HF_ARCHITECTURES, read_shape
+from headway.checkpoint.huggingface import HF_ARCHITECTURES, read_shape
 from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.errors import CorruptCheckpoint, UnsupportedModel
 

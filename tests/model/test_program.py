@@ -110,10 +110,11 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones():
         make_program(dataclasses.replace(SHAPE, architecture="gpt9"))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "smollm3", "granite"])
-def test_a_window_on_some_layers_only_is_refused(architecture):
-    with pytest.raises(UnsupportedModel, match="sliding window"):
-        make_program(dataclasses.replace(SHAPE, architecture=architecture, sliding_window=8))
+def test_a_window_is_on_the_layers_that_do_not_see_everything():
+    shape = dataclasses.replace(
+        SHAPE, architecture="qwen2", sliding_window=8, num_layers=3, full_layers=frozenset({0, 1})
+    )
+    assert [cache.window for cache in make_program(shape).caches] == [None, None, 8]
 
 
 def test_a_mistral_window_is_on_each_layer():

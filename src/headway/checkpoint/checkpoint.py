@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from headway.checkpoint import gguf_model, gguf_text, huggingface_shape, huggingface_text
+from headway.checkpoint import gguf_models, gguf_text, huggingface, huggingface_text
 from headway.checkpoint.fields import Fields
 from headway.checkpoint.gguf import GgufFile
 from headway.checkpoint.gguf_reader import MAGIC
 from headway.checkpoint.mapping import MappedFile
 from headway.checkpoint.safetensors import SafetensorsFile
 from headway.checkpoint.shape import ModelShape
-from headway.checkpoint.weights import MappedWeights, WeightView
+from headway.checkpoint.weights import MappedWeights
 from headway.errors import CorruptCheckpoint, UnsupportedModel
 from headway.text.source import TextSource
 
@@ -101,8 +101,8 @@ def check_no_pickle(path: Path) -> None:
 
 def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile(path)
-    shape = gguf_model.read_shape(file)
-    views = gguf_model.canonical_views(file, shape)
+    shape = gguf_models.read_shape(file)
+    views = gguf_models.canonical_views(file, shape)
     file.check_readable([view.name for view in views.values()])
     text = gguf_text.read_text(file, shape.vocab_size)
     return Checkpoint(path, "gguf", shape, text, MappedWeights(views), *_stamp([file.file]))
@@ -110,9 +110,9 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     config = Fields.of_json(folder / "config.json")
-    shape = huggingface_shape.read_shape(config)
+    shape = huggingface.read_shape(config)
     files = _weight_files(folder)
-    weights = MappedWeights(_folder_views(files, shape))
+    weights = MappedWeights(huggingface.folder_views(files, shape))
     text = huggingface_text.read_text(folder, config, shape.vocab_size)
     return Checkpoint(folder, "safetensors", shape, text, weights, *_stamp(file.file for file in files))
 
@@ -148,22 +148,6 @@ def _sharded_files(folder: Path, index: Fields) -> list[SafetensorsFile]:
         if lacking := sorted(tensors - files[-1].tensors.keys()):
             raise CorruptCheckpoint(f"{path} does not have {lacking[0]!r}, as {INDEX_NAME} says")
     return files
-
-
-def _folder_views(files: list[SafetensorsFile], shape: ModelShape) -> dict[str, WeightView]:
-    found: dict[str, WeightView] = {}
-    for file in files:
-        kept = []
-        for tensor in file.tensors.values():
-            canonical = huggingface_shape.canonical_name(tensor.name, is_tied=shape.is_tied)
-            if canonical is None:
-                continue
-            if canonical in found:
-                raise CorruptCheckpoint(f"{file.file.path}: {tensor.name!r} is also in another file")
-            found[canonical] = WeightView(file, tensor.name, tensor.shape)
-            kept.append(tensor.name)
-        file.check_readable(kept)
-    return found
 
 
 def _stamp(files: Iterable[MappedFile]) -> tuple[int, str]:

@@ -1,23 +1,31 @@
 """ModelShape: an architecture's numbers, the same whether they were read from config.json or from GGUF metadata.
 
-Canonical names of weights, which every format is mapped onto (i is the layer, from 0):
+It has what differs between checkpoints of one architecture; what an architecture always does stands in its file of
+model/. Canonical names of weights, which every format is mapped onto (i is the layer, from 0); a layer norm has a
+.bias as well:
 
-    embed.weight                    [vocab_size, hidden_size]
+    embed.weight                    [vocab_size, embedding_size or hidden_size]
+    positions.weight                [positions and the offset before them, hidden_size], where they are learned
+    embed_in.weight                 [hidden_size, embedding_size], where the two differ (OPT 350M)
     layers.i.attn_norm.weight       [hidden_size]
     layers.i.attn.q.weight          [num_heads * head_dim, hidden_size]      .bias [num_heads * head_dim]
     layers.i.attn.k.weight          [num_kv_heads * head_dim, hidden_size]   .bias
     layers.i.attn.v.weight          [num_kv_heads * head_dim, hidden_size]   .bias
     layers.i.attn.o.weight          [hidden_size, num_heads * head_dim]      .bias
-    layers.i.attn.q_norm.weight     [head_dim]
-    layers.i.attn.k_norm.weight     [head_dim]
+    layers.i.attn.q_norm.weight     [head_dim], or [num_heads * head_dim] over all heads (OLMo 2)
+    layers.i.attn.k_norm.weight     [head_dim], or [num_kv_heads * head_dim]
+    layers.i.attn_out_norm.weight   [hidden_size], of what attention adds (Gemma, OLMo 2)
     layers.i.mlp_norm.weight        [hidden_size]
     layers.i.mlp.gate.weight        [intermediate_size, hidden_size]         .bias
     layers.i.mlp.up.weight          [intermediate_size, hidden_size]         .bias
     layers.i.mlp.down.weight        [hidden_size, intermediate_size]         .bias
+    layers.i.mlp_out_norm.weight    [hidden_size], of what the MLP adds
     final_norm.weight               [hidden_size]
+    embed_out.weight                [embedding_size, hidden_size]
     lm_head.weight                  [vocab_size, hidden_size], absent where it is tied to embed.weight
 
 Rows of q and k stand as Hugging Face has them (rotated in halves); a format that permutes them is undone when read.
+Norms that multiply by 1 + w (Gemma) are w.
 """
 
 from collections.abc import Mapping
@@ -46,7 +54,7 @@ class ModelShape:
     """Everything that an architecture file needs to write a Program; no file, no array."""
 
     architecture: str
-    """Our name: llama, mistral, qwen2, qwen3, smollm3, granite."""
+    """Our name, one of model.registry's."""
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -57,7 +65,10 @@ class ModelShape:
     max_position: int
     """The longest context that the model was made for."""
     norm_eps: float
-    rope: RopeShape
+    rope: RopeShape | None
+    """None: positions are learned, rows of a table."""
+    local_rope: RopeShape | None = None
+    """Of the layers with a window, where theirs is another (Gemma 3)."""
     activation: Activation = "silu"
     has_qkv_bias: bool = False
     has_o_bias: bool = False
@@ -65,13 +76,30 @@ class ModelShape:
     has_qk_norm: bool = False
     is_tied: bool = False
     """lm_head is embed.weight."""
+    is_parallel: bool = False
+    """Attention and MLP read the same hidden state (GPT-NeoX)."""
+    is_post_norm: bool = False
+    """Norms stand behind the residual and not before the block, and there is no final one (OPT 350M)."""
+    embedding_size: int | None = None
+    """Width of the embedding, where it is not hidden_size (OPT 350M)."""
     sliding_window: int | None = None
+    """How many tokens a layer sees, itself included."""
+    full_layers: frozenset[int] = frozenset()
+    """Layers that see all tokens although there is a window."""
     attention_scale: float | None = None
     """None: 1 / sqrt(head_dim)."""
+    attention_soft_cap: float | None = None
+    """Scores become cap * tanh(score / cap) (Gemma 2)."""
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     """What attention and MLP add is multiplied by it (Granite)."""
     logits_scale: float = 1.0
     """Logits are multiplied by it (Granite: 1 / logits_scaling)."""
+    logits_soft_cap: float | None = None
+    """Logits become cap * tanh(logit / cap) (Gemma 2)."""
     dtype: str = "float32"
     """What the file's weights were computed with: float32, bfloat16 or float16."""
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens this layer sees; None: all."""
+        return None if layer in self.full_layers else self.sliding_window

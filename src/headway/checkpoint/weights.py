@@ -1,13 +1,19 @@
-"""A checkpoint's tensors under canonical names: each is a view (rows, the order of rows) of a tensor in a file."""
+"""A checkpoint's tensors under canonical names: each is a view of a tensor in a file.
+
+A view says which rows are meant, in which order they stand, and whether rows and columns are exchanged. It is a copy
+only while it is read, and where it has to be one.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from headway.checkpoint.mapping import MappedFile
+from headway.checkpoint.pieces import Rows
 from headway.checkpoint.raw import Bytes, Int32, RawTensor, raw_of_floats
 
 Float32 = npt.NDArray[np.float32]
@@ -68,10 +74,14 @@ class WeightView:
     """In the file."""
     shape: tuple[int, ...]
     """Of the view."""
-    rows: tuple[int, int] | None = None
+    rows: Rows | None = None
     """The part of the first dimension that is meant; None: all of it."""
     interleaved_heads: int | None = None
     """The rows are those of so many heads, with the two halves of a head interleaved (GGUF's q and k): undo it."""
+    is_transposed: bool = False
+    """The file has columns as rows (GPT-2's Conv1D); `rows` and `shape` are of the matrix as it should be."""
+    shift: float = 0.0
+    """Added to each value when it is read (GGUF's norms of Gemma are 1 + w)."""
 
 
 class MappedWeights:
@@ -88,10 +98,14 @@ class MappedWeights:
         """The tensor as float32, C-contiguous: a new array, or a read-only view of the file. KeyError if not there."""
         view = self._views[name]
         values = view.file.read(view.name)
+        if view.is_transposed:
+            values = values.T
         if view.rows is not None:
-            values = values[view.rows[0] : view.rows[1]]
+            values = view.rows.of(values)
         if view.interleaved_heads is not None:
             values = deinterleave_heads(values, view.interleaved_heads)
+        if view.shift:
+            values = values + np.float32(view.shift)
         return np.ascontiguousarray(values).reshape(view.shape)
 
     def raw(self, name: str) -> RawTensor:
@@ -100,23 +114,29 @@ class MappedWeights:
         Raises UnsupportedModel for a type that is not read, CorruptCheckpoint for a file that has changed.
         """
         view = self._views[name]
+        if view.shift:
+            return raw_of_floats(self.read(name))
         kind, data = view.file.raw(view.name)
         begin, end = _range(view)
         view.file.file.will_need(view.file.tensors[view.name].start + begin, end - begin)
         order = None
         if view.interleaved_heads is not None:
             order = deinterleaved_rows(view.shape[0], view.interleaved_heads)
-        return RawTensor(kind, data[begin:end], view.shape, order)
+        return RawTensor(kind, _rows_of_bytes(view, data), view.shape, order)
 
     def release(self, name: str, rows: tuple[int, int] | None = None) -> None:
         """The tensor's pages are needed no more: what is resident of them goes. They can still be read again.
 
         Args:
-            rows: only the file's rows [begin, end) of the tensor, so that a large one never is resident whole.
+            rows: only the file's rows [begin, end) of the tensor, so that a large one never is resident whole. Of a
+                view whose rows do not lie together all pages go with the last.
         """
         view = self._views[name]
         begin, end = _range(view)
-        if rows is not None:
+        if rows is not None and _is_scattered(view):
+            if rows[1] < view.shape[0]:
+                return
+        elif rows is not None:
             row_bytes = (end - begin) // view.shape[0]
             begin, end = begin + rows[0] * row_bytes, begin + rows[1] * row_bytes
         view.file.file.release(view.file.tensors[view.name].start + begin, end - begin)
@@ -200,10 +220,32 @@ def deinterleaved_rows(num_rows: int, num_heads: int) -> Int32:
     return target
 
 
+def _is_scattered(view: WeightView) -> bool:
+    """Whether the view's rows are no run of the file's bytes."""
+    return view.is_transposed or (view.rows is not None and view.rows.count > 1)
+
+
 def _range(view: WeightView) -> tuple[int, int]:
-    """The view's bytes in its tensor, [begin, end)."""
+    """Where the view's bytes are in its tensor, [begin, end)."""
     tensor = view.file.tensors[view.name]
-    if view.rows is None:
+    if view.rows is None or view.is_transposed:
         return 0, tensor.num_bytes
     row_bytes = tensor.num_bytes // tensor.shape[0]
-    return view.rows[0] * row_bytes, view.rows[1] * row_bytes
+    return view.rows.first * row_bytes, view.rows.end * row_bytes
+
+
+def _rows_of_bytes(view: WeightView, data: Bytes) -> Bytes:
+    """The view's rows end to end, of all bytes of its tensor: a view of them where they are one run."""
+    if not _is_scattered(view):
+        begin, end = _range(view)
+        return data[begin:end]
+    tensor = view.file.tensors[view.name]
+    if view.is_transposed:
+        element_bytes = data.size // prod(tensor.shape)
+        elements = data.view(f"u{element_bytes}").reshape(tensor.shape).T
+        rows = elements if view.rows is None else view.rows.of(elements)
+    else:
+        by_row = data.reshape(tensor.shape[0], -1)
+        rows = by_row if view.rows is None else view.rows.of(by_row)
+    made: Bytes = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+    return made

@@ -1,9 +1,12 @@
-"""Building parts that architecture files share: each appends ops to a Builder and returns the name of what it made."""
+"""Building parts that architecture files compose: each appends ops to a Builder and returns the name of what it made.
 
-from dataclasses import dataclass, field
+A part follows the numbers of the shape (biases, scales, windows); how parts stand to each other, and which norms there
+are, is the architecture file's to say. decoder() is the order that most have.
+"""
 
-from headway.checkpoint.shape import ModelShape
-from headway.errors import UnsupportedModel
+from dataclasses import dataclass, replace
+
+from headway.model.builder import Builder
 from headway.model.ops import (
     Activation,
     Add,
@@ -13,89 +16,58 @@ from headway.model.ops import (
     Logits,
     Mul,
     Norm,
-    Op,
+    NormKind,
+    NormOver,
     Rope,
     Scale,
     SelectRows,
 )
 from headway.model.program import CacheSpec, Program
-from headway.model.rope import RopeFrequencies, make_frequencies, rope_kind
+from headway.model.rope import RopeFrequencies, make_frequencies
 
 
-@dataclass(slots=True)
-class Builder:
-    """A Program being written: ops, weights and caches so far. `max_model_len` only chooses among rope frequencies."""
+@dataclass(frozen=True, slots=True)
+class NormStyle:
+    """How an architecture normalises. A layer norm has a bias."""
 
-    shape: ModelShape
-    max_model_len: int
-    ops: list[Op] = field(default_factory=list)
-    weights: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    caches: list[CacheSpec] = field(default_factory=list)
-
-    def add(self, op: Op) -> str:
-        """Appends an op; its output's name."""
-        self.ops.append(op)
-        return op.out
-
-    def weight(self, name: str, *shape: int) -> str:
-        """Declares a weight, once or again with the same shape; its name."""
-        self.weights[name] = shape
-        return name
-
-    def build(self) -> Program:
-        """The checked Program."""
-        program = Program(
-            architecture=self.shape.architecture,
-            ops=tuple(self.ops),
-            weights=self.weights,
-            caches=tuple(self.caches),
-            vocab_size=self.shape.vocab_size,
-            hidden_size=self.shape.hidden_size,
-            max_position=longest_context(self.shape, self.max_model_len),
-        )
-        program.check()
-        return program
+    kind: NormKind = "rms"
+    one_plus: bool = False
+    """Multiplies by 1 + weight."""
+    over: NormOver = "hidden"
 
 
-MAX_POSITION = 2**31 - 1
-"""Positions are int32."""
+RMS, LAYER, ONE_PLUS = NormStyle(), NormStyle(kind="layer"), NormStyle(one_plus=True)
 
 
-def longest_context(shape: ModelShape, max_model_len: int) -> int:
-    """Positions that the model can hold: its own number; with YaRN what it is stretched to; with dynamic scaling as far
-    as max_model_len asks, up to the factor."""
-    scaling = shape.rope.scaling
-    factor = float(scaling.get("factor") or 1.0)
-    match rope_kind(scaling):
-        case "yarn":
-            original = scaling.get("original_max_position_embeddings") or shape.max_position
-            return max(shape.max_position, int(min(original * factor, MAX_POSITION)))
-        case "dynamic":
-            return max(shape.max_position, int(min(max_model_len, shape.max_position * factor)))
-        case _:
-            return shape.max_position
-
-
-def frequencies(builder: Builder) -> RopeFrequencies:
-    """The model's rotary frequencies, to be shared by all its layers."""
+def ropes(builder: Builder) -> tuple[RopeFrequencies | None, ...]:
+    """The rotary frequencies of each layer; None where it has no positions."""
     shape = builder.shape
-    return make_frequencies(shape.rope, max_position=shape.max_position, max_model_len=builder.max_model_len)
-
-
-def refuse_window(shape: ModelShape) -> None:
-    """Raises UnsupportedModel where a family's optional sliding window is on: it is kept on some layers only."""
-    if shape.sliding_window is not None:
-        raise UnsupportedModel(
-            f"{shape.architecture} with a sliding window ({shape.sliding_window} tokens, on some layers) is not "
-            "supported: set use_sliding_window to false in config.json"
-        )
+    if shape.rope is None:
+        return (None,) * shape.num_layers
+    limits = {"max_position": shape.max_position, "max_model_len": builder.max_model_len}
+    rope = make_frequencies(shape.rope, **limits)
+    local = rope if shape.local_rope is None else make_frequencies(shape.local_rope, **limits)
+    by_layer = (rope if shape.window(layer) is None else local for layer in range(shape.num_layers))
+    return tuple(None if layer in shape.rope.skipped_layers else turn for layer, turn in enumerate(by_layer))
 
 
 def embedding(builder: Builder) -> str:
-    """Token embedding: the first hidden state."""
+    """Token embedding: the first hidden state, widened where it is narrower than that."""
     shape = builder.shape
-    table = builder.weight("embed.weight", shape.vocab_size, shape.hidden_size)
-    return builder.add(Embed(out="embedding", table=table, scale=shape.embedding_scale))
+    width = shape.embedding_size or shape.hidden_size
+    table = builder.weight("embed.weight", shape.vocab_size, width)
+    made = builder.add(Embed(out="embedding", table=table, scale=shape.embedding_scale))
+    if width == shape.hidden_size:
+        return made
+    return linear(builder, "embed_in", made, width=shape.hidden_size, in_width=width, has_bias=False)
+
+
+def learned_positions(builder: Builder, source: str, *, offset: int = 0) -> str:
+    """source + a row of the table of positions; the table begins `offset` rows before position 0."""
+    shape = builder.shape
+    table = builder.weight("positions.weight", shape.max_position + offset, shape.hidden_size)
+    rows = builder.add(Embed(out="positions", table=table, index="position", offset=offset))
+    return builder.add(Add(out="placed", left=source, right=rows))
 
 
 def linear(builder: Builder, name: str, source: str, *, width: int, in_width: int, has_bias: bool) -> str:
@@ -105,10 +77,23 @@ def linear(builder: Builder, name: str, source: str, *, width: int, in_width: in
     return builder.add(Linear(out=name, input=source, weight=weight, bias=bias, adapter=name))
 
 
-def rms_norm(builder: Builder, name: str, source: str) -> str:
-    """Root-mean-square norm over the hidden state."""
-    weight = builder.weight(f"{name}.weight", builder.shape.hidden_size)
-    return builder.add(Norm(out=name, input=source, weight=weight, eps=builder.shape.norm_eps))
+def norm(builder: Builder, name: str, source: str, style: NormStyle, *, width: int | None = None) -> str:
+    """Normalised over the hidden state, or over `width`."""
+    width = width or builder.shape.hidden_size
+    weight = builder.weight(f"{name}.weight", width)
+    bias = builder.weight(f"{name}.bias", width) if style.kind == "layer" else None
+    return builder.add(
+        Norm(
+            out=name,
+            input=source,
+            weight=weight,
+            bias=bias,
+            eps=builder.shape.norm_eps,
+            kind=style.kind,
+            over=style.over,
+            one_plus=style.one_plus,
+        )
+    )
 
 
 def residual(builder: Builder, name: str, source: str, update: str) -> str:
@@ -118,44 +103,27 @@ def residual(builder: Builder, name: str, source: str, update: str) -> str:
     return builder.add(Add(out=f"{name}.sum", left=source, right=update))
 
 
-def attention_block(
-    builder: Builder, layer: int, source: str, *, rope: RopeFrequencies | None, window: int | None = None
+def attention(
+    builder: Builder, layer: int, source: str, *, rope: RopeFrequencies | None, qk_norm: NormStyle | None = None
 ) -> str:
-    """Norm, q k v, head norms where the shape has them, positions where rope is given, attention, o, residual."""
-    shape, at = builder.shape, f"layers.{layer}"
-    normed = rms_norm(builder, f"{at}.attn_norm", source)
+    """q k v, their norms and positions where these are given, attention, o: what is added to the hidden state."""
+    shape, at = builder.shape, f"layers.{layer}.attn"
     heads = {"q": shape.num_heads, "k": shape.num_kv_heads, "v": shape.num_kv_heads}
+    widths = {part: num * shape.head_dim for part, num in heads.items()}
     values = {
         part: linear(
-            builder,
-            f"{at}.attn.{part}",
-            normed,
-            width=num * shape.head_dim,
-            in_width=shape.hidden_size,
-            has_bias=shape.has_qkv_bias,
+            builder, f"{at}.{part}", source, width=width, in_width=shape.hidden_size, has_bias=shape.has_qkv_bias
         )
-        for part, num in heads.items()
+        for part, width in widths.items()
     }
     for part in ("q", "k"):
-        if shape.has_qk_norm:
-            values[part] = _head_norm(builder, f"{at}.attn.{part}_norm", values[part])
+        if qk_norm is not None:
+            width = shape.head_dim if qk_norm.over == "head" else widths[part]
+            values[part] = norm(builder, f"{at}.{part}_norm", values[part], qk_norm, width=width)
         if rope is not None:
-            values[part] = _turn(builder, f"{at}.attn.{part}.turned", values[part], rope)
-    mixed = _attention(builder, f"{at}.attn", values, window)
-    out = linear(
-        builder,
-        f"{at}.attn.o",
-        mixed,
-        width=shape.hidden_size,
-        in_width=shape.num_heads * shape.head_dim,
-        has_bias=shape.has_o_bias,
-    )
-    return residual(builder, f"{at}.attn", source, out)
-
-
-def _head_norm(builder: Builder, name: str, source: str) -> str:
-    weight = builder.weight(f"{name}.weight", builder.shape.head_dim)
-    return builder.add(Norm(out=name, input=source, weight=weight, eps=builder.shape.norm_eps, over="head"))
+            values[part] = _turn(builder, f"{at}.{part}.turned", values[part], rope)
+    mixed = _attend(builder, layer, values)
+    return linear(builder, f"{at}.o", mixed, width=shape.hidden_size, in_width=widths["q"], has_bias=shape.has_o_bias)
 
 
 def _turn(builder: Builder, name: str, source: str, rope: RopeFrequencies) -> str:
@@ -170,15 +138,19 @@ def _turn(builder: Builder, name: str, source: str, rope: RopeFrequencies) -> st
     )
 
 
-def _attention(builder: Builder, name: str, values: dict[str, str], window: int | None) -> str:
+def _attend(builder: Builder, layer: int, values: dict[str, str]) -> str:
     shape, dim = builder.shape, builder.shape.head_dim
     cache = CacheSpec(
-        cache_id=len(builder.caches), num_kv_heads=shape.num_kv_heads, qk_dim=dim, v_dim=dim, window=window
+        cache_id=len(builder.caches),
+        num_kv_heads=shape.num_kv_heads,
+        qk_dim=dim,
+        v_dim=dim,
+        window=shape.window(layer),
     )
     builder.caches.append(cache)
     return builder.add(
         Attention(
-            out=name,
+            out=f"layers.{layer}.attn",
             q=values["q"],
             k=values["k"],
             v=values["v"],
@@ -188,64 +160,80 @@ def _attention(builder: Builder, name: str, values: dict[str, str], window: int 
             qk_dim=dim,
             v_dim=dim,
             scale=dim**-0.5 if shape.attention_scale is None else shape.attention_scale,
-            window=window,
+            window=cache.window,
+            soft_cap=shape.attention_soft_cap,
         )
     )
 
 
-def gated_mlp_block(builder: Builder, layer: int, source: str) -> str:
-    """Norm, activation(gate) * up, down, residual."""
-    shape, at = builder.shape, f"layers.{layer}"
-    normed = rms_norm(builder, f"{at}.mlp_norm", source)
-    gate, up = (
-        linear(
-            builder,
-            f"{at}.mlp.{part}",
-            normed,
-            width=shape.intermediate_size,
-            in_width=shape.hidden_size,
-            has_bias=shape.has_mlp_bias,
-        )
-        for part in ("gate", "up")
-    )
-    active = builder.add(Activation(out=f"{at}.mlp.active", input=gate, kind=shape.activation))
-    product = builder.add(Mul(out=f"{at}.mlp.product", left=active, right=up))
-    down = linear(
+def gated_mlp(builder: Builder, layer: int, source: str) -> str:
+    """activation(gate) * up, down: what is added to the hidden state."""
+    at = f"layers.{layer}.mlp"
+    gate, up = (_into_mlp(builder, f"{at}.{part}", source) for part in ("gate", "up"))
+    active = builder.add(Activation(out=f"{at}.active", input=gate, kind=builder.shape.activation))
+    product = builder.add(Mul(out=f"{at}.product", left=active, right=up))
+    return _out_of_mlp(builder, at, product)
+
+
+def plain_mlp(builder: Builder, layer: int, source: str) -> str:
+    """activation(up), down: what is added to the hidden state."""
+    at = f"layers.{layer}.mlp"
+    up = _into_mlp(builder, f"{at}.up", source)
+    active = builder.add(Activation(out=f"{at}.active", input=up, kind=builder.shape.activation))
+    return _out_of_mlp(builder, at, active)
+
+
+def _into_mlp(builder: Builder, name: str, source: str) -> str:
+    shape = builder.shape
+    return linear(
         builder,
-        f"{at}.mlp.down",
-        product,
+        name,
+        source,
+        width=shape.intermediate_size,
+        in_width=shape.hidden_size,
+        has_bias=shape.has_mlp_bias,
+    )
+
+
+def _out_of_mlp(builder: Builder, at: str, source: str) -> str:
+    shape = builder.shape
+    return linear(
+        builder,
+        f"{at}.down",
+        source,
         width=shape.hidden_size,
         in_width=shape.intermediate_size,
         has_bias=shape.has_mlp_bias,
     )
-    return residual(builder, f"{at}.mlp", source, down)
 
 
-def language_head(builder: Builder, source: str) -> str:
-    """Final norm, the rows whose logits are wanted, scores over the vocabulary (by the embedding where tied)."""
+def language_head(builder: Builder, source: str, style: NormStyle | None) -> str:
+    """Final norm if there is one, the rows whose logits are wanted, scores over the vocabulary (by the embedding where
+    tied)."""
     shape = builder.shape
+    width = shape.embedding_size or shape.hidden_size
     # Rows are selected before the norm: it works on each row alone, and a long prompt wants one row.
     rows = builder.add(SelectRows(out="selected", input=source))
-    normed = rms_norm(builder, "final_norm", rows)
+    if style is not None:
+        rows = norm(builder, "final_norm", rows, style)
+    if width != shape.hidden_size:
+        rows = linear(builder, "embed_out", rows, width=width, in_width=shape.hidden_size, has_bias=False)
     name = "embed.weight" if shape.is_tied else "lm_head.weight"
-    weight = builder.weight(name, shape.vocab_size, shape.hidden_size)
-    scores = builder.add(Linear(out="scores", input=normed, weight=weight))
-    return builder.add(Logits(out="logits", input=scores, scale=shape.logits_scale))
+    weight = builder.weight(name, shape.vocab_size, width)
+    scores = builder.add(Linear(out="scores", input=rows, weight=weight))
+    return builder.add(Logits(out="logits", input=scores, scale=shape.logits_scale, soft_cap=shape.logits_soft_cap))
 
 
-def decoder(builder: Builder, *, skipped_layers: frozenset[int] = frozenset(), window: int | None = None) -> Program:
-    """Pre-norm blocks of attention and a gated MLP between embedding and head: all that the Llama family shares.
-
-    Args:
-        builder: carries the shape, whose flags and scales the blocks follow.
-        skipped_layers: layers whose attention has no positions.
-        window: how many tokens each layer sees; None: all.
-    """
-    rope = frequencies(builder)
+def decoder(builder: Builder) -> Program:
+    """Pre-norm blocks of attention and a gated MLP between embedding and head: all that the Llama family shares."""
+    qk_norm = replace(RMS, over="head") if builder.shape.has_qk_norm else None
     hidden = embedding(builder)
-    for layer in range(builder.shape.num_layers):
-        layer_rope = None if layer in skipped_layers else rope
-        hidden = attention_block(builder, layer, hidden, rope=layer_rope, window=window)
-        hidden = gated_mlp_block(builder, layer, hidden)
-    language_head(builder, hidden)
+    for layer, rope in enumerate(ropes(builder)):
+        at = f"layers.{layer}"
+        normed = norm(builder, f"{at}.attn_norm", hidden, RMS)
+        update = attention(builder, layer, normed, rope=rope, qk_norm=qk_norm)
+        hidden = residual(builder, f"{at}.attn", hidden, update)
+        normed = norm(builder, f"{at}.mlp_norm", hidden, RMS)
+        hidden = residual(builder, f"{at}.mlp", hidden, gated_mlp(builder, layer, normed))
+    language_head(builder, hidden, RMS)
     return builder.build()

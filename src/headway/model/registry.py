@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from headway.checkpoint.shape import ModelShape
 from headway.errors import UnsupportedModel
+from headway.model.builder import Builder
 from headway.model.granite import make_granite
 from headway.model.llama import make_llama
 from headway.model.mistral import make_mistral
-from headway.model.parts import Builder
 from headway.model.program import Program
 from headway.model.qwen2 import make_qwen2
 from headway.model.qwen3 import make_qwen3

@@ -1,0 +1,83 @@
+"""The table of config.json's architectures, and what makes a shape and views of a folder by it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headway.checkpoint.fields import Fields
+from headway.checkpoint.huggingface import llama
+from headway.checkpoint.huggingface.keys import refuse
+from headway.checkpoint.huggingface.tensors import TensorNames, views_by_name
+from headway.checkpoint.safetensors import SafetensorsFile
+from headway.checkpoint.shape import ModelShape
+from headway.checkpoint.weights import WeightView
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture of transformers."""
+
+    name: str
+    """Ours, which shapes have."""
+    model_type: str
+    """What config.json says where it names no architecture."""
+    read: Callable[[Fields], ModelShape]
+    names: TensorNames
+
+
+_FAMILIES: Mapping[str, Family] = {
+    "LlamaForCausalLM": Family("llama", "llama", llama.read_llama, llama.NAMES),
+    "MistralForCausalLM": Family("mistral", "mistral", llama.read_mistral, llama.NAMES),
+    "Qwen2ForCausalLM": Family("qwen2", "qwen2", llama.read_qwen2, llama.NAMES),
+    "Qwen3ForCausalLM": Family("qwen3", "qwen3", llama.read_qwen3, llama.NAMES),
+    "SmolLM3ForCausalLM": Family("smollm3", "smollm3", llama.read_smollm3, llama.NAMES),
+    "GraniteForCausalLM": Family("granite", "granite", llama.read_granite, llama.NAMES),
+}
+HF_ARCHITECTURES = tuple(_FAMILIES)
+
+
+def read_shape(config: Fields) -> ModelShape:
+    """The architecture's numbers.
+
+    Raises UnsupportedModel for an architecture, or a use of one, that is not there; CorruptCheckpoint for wrong values.
+    """
+    family = _family(config)
+    _check_features(config)
+    return family.read(config)
+
+
+def folder_views(files: Sequence[SafetensorsFile], shape: ModelShape) -> dict[str, WeightView]:
+    """Each canonical tensor of a folder whose shape was read here; one without such a name keeps its own.
+
+    Raises CorruptCheckpoint where one is there twice or has another size; UnsupportedModel for a dtype.
+    """
+    names = next(family.names for family in _FAMILIES.values() if family.name == shape.architecture)
+    return views_by_name(files, shape, names)
+
+
+def _family(config: Fields) -> Family:
+    named = config.values.get("architectures")
+    if isinstance(named, list) and named and isinstance(named[0], str):
+        if family := _FAMILIES.get(named[0]):
+            return family
+        refuse(config, f"has the architecture {named[0][:100]!r}; there are {', '.join(HF_ARCHITECTURES)}")
+    if named not in (None, []):
+        config.fail("architectures", "is not a list of names")
+    model_type = config.string("model_type")
+    by_type = {family.model_type: family for family in _FAMILIES.values()}
+    if model_type not in by_type:
+        refuse(config, f"has the model_type {model_type[:100]!r}; there are {', '.join(by_type)}")
+    return by_type[model_type]
+
+
+def _check_features(config: Fields) -> None:
+    if config.has("auto_map"):
+        refuse(config, "has an auto_map: it asks for Python code of its own, which Headway never runs")
+    if config.has("quantization_config"):
+        method = config.mapping("quantization_config").get("quant_method", "unnamed")
+        refuse(
+            config,
+            f"is quantised by {str(method)[:50]!r}, which is not supported: take the model unquantised, or a GGUF file "
+            "of it",
+        )
+    if config.values.get("is_decoder") is False and config.values.get("is_causal") is False:
+        refuse(config, "has bidirectional attention, which is not supported yet")

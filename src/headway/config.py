@@ -9,6 +9,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
 KVCacheDtype = Literal["auto", "bfloat16", "int8"]
 ExecutorName = Literal["auto", "native", "torch"]
+SchedulingPolicy = Literal["fcfs", "priority", "sjf", "fair"]
+BatchingMode = Literal["continuous", "dynamic", "static"]
 
 
 def default_cache_dir() -> Path:
@@ -53,6 +55,20 @@ class EngineConfig:
     max_num_seqs x max_model_len."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    enable_kv_cache: bool = True
+    """False: every token computes its whole sequence again, to be compared with."""
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    """Who goes first (scheduler/policy)."""
+    scheduling_ageing_s: float = 30.0
+    """What a wait of so long is worth: one level of priority, or 1,000 tokens. With fcfs: nothing."""
+    batching: BatchingMode = "continuous"
+    """Whether requests join a batch that runs (scheduler/batching)."""
+    max_queue_delay_ms: float = 50.0
+    """How long a batch waits to be full, where it is not continuous."""
+    warm_prefix: str | None = None
+    """A file of prefixes that are computed at the start and kept (engine/warm_prefix)."""
+    warm_chat_template: str | None = None
+    """What its messages are rendered with, as TextConfig.chat_template."""
     seed: int | None = None
     """Seeds of requests that have none are drawn from it; None: from the system."""
     threads: int | None = None

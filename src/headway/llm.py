@@ -21,6 +21,7 @@ import msgspec
 
 import headway_wire as wire
 from headway.config import (
+    BatchingMode,
     CheckpointConfig,
     Dtype,
     EngineConfig,
@@ -29,6 +30,7 @@ from headway.config import (
     ModelConfig,
     PoolConfig,
     Quantization,
+    SchedulingPolicy,
     ServerConfig,
     TextConfig,
     default_cache_dir,
@@ -65,6 +67,13 @@ class Flags(TypedDict, total=False):
     kv_cache_memory: int | float | None
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
+    enable_kv_cache: bool
+    scheduling_policy: SchedulingPolicy
+    scheduling_ageing_s: float
+    batching: BatchingMode
+    max_queue_delay_ms: float
+    warm_prefix: str | None
+    warm_chat_template: str | None
     seed: int | None
     threads: int | None
     strict: bool
@@ -181,6 +190,7 @@ class LLM:
         try:
             for run in runs.values():
                 self._apply(self._predictor.handle(run.submit), runs)
+            self._predictor.close_queue()
             while not all(run.is_ended for run in runs.values()):
                 if not self._predictor.has_work():
                     raise InternalError("the engine has nothing to do although requests are open")

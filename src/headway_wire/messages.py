@@ -83,6 +83,11 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     prompt_token_ids: List[int]
     sampling: Sampling = Sampling()
     priority: int = 0
+    """Lower goes first, where the worker schedules by it."""
+    tenant: str = ""
+    """Whose request it is, where the worker shares among tenants."""
+    cache_salt: str = ""
+    """Prefixes are shared only with requests of the same salt."""
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):

@@ -29,7 +29,7 @@ TYPED = [
     ["--cpu-offload-gb", "1"],
     ["--load-format", "auto"],
     ["--device", "cpu"],
-    ["--scheduling-policy", "fcfs"],
+    ["--schedule-policy", "lpm"],
     ["--uvicorn-log-level", "info"],
     ["--disable-log-requests"],
     ["--disable-log-stats"],

@@ -36,6 +36,12 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "kv_cache_memory": ("30%", 0.3, 0.3),
     "enable_prefix_caching": ("false", False, False),
     "enable_chunked_prefill": ("false", False, False),
+    "enable_kv_cache": ("false", False, False),
+    "warm_prefix": ("prefixes.jsonl", "prefixes.jsonl", "prefixes.jsonl"),
+    "scheduling_policy": ("fair", "fair", "fair"),
+    "scheduling_ageing": ("1m", 60, 60.0),
+    "batching": ("static", "static", "static"),
+    "max_queue_delay_ms": ("2s", 2000, 2000.0),
     "seed": ("7", 7, 7),
     "threads": ("3", 3, 3),
     "stall_timeout": ("30s", 30, 30.0),
@@ -55,6 +61,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
 # Decided by Headway, or told only in a program of one's own.
 WITHOUT_FLAG = {
     "engine.max_preemptions",
+    "engine.warm_chat_template",
     "pool.restart_delays_s",
     "pool.reload_delays_s",
     "pool.max_waiting",

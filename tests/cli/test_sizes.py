@@ -3,7 +3,14 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.cli.sizes import format_bytes, parse_bytes, parse_count, parse_memory, parse_seconds
+from headway.cli.sizes import (
+    format_bytes,
+    parse_bytes,
+    parse_count,
+    parse_memory,
+    parse_milliseconds,
+    parse_seconds,
+)
 
 GOOD = [
     # k is 1000 and K is 1024, as in vLLM's human-readable integers.
@@ -33,11 +40,16 @@ GOOD = [
     (parse_seconds, "1h", 3600.0),
     (parse_seconds, "500ms", 0.5),
     (parse_seconds, 0, 0.0),
+    (parse_milliseconds, "50", 50.0),
+    (parse_milliseconds, "2.5ms", 2.5),
+    (parse_milliseconds, "5m", 300_000.0),
+    (parse_milliseconds, 7, 7.0),
 ]
 BAD = [
     *((parse_count, value) for value in ("", "x", "-1", "1.5", "1kk", "1 2", "0x10", True, None, [1], 1.5, math.inf)),
     (parse_count, "0.0001k"),
     (parse_count, math.nan),
+    *((parse_milliseconds, value) for value in ("", "soon", "-1", True, None, -1, math.inf)),
     *((parse_bytes, value) for value in ("16Mib", "-1", "1.0001kB5", False)),
     (parse_memory, "0.0"),
     (parse_memory, "1.5"),

@@ -12,13 +12,13 @@ A running sequence's blocks, and who owns each:
 - own: owned by this sequence alone. Once whole and computed, insert() hands it to the tree; if another sequence
   computed the same tokens meanwhile, the tree's copy takes its place in the table and the own one is freed.
 - A block is in exactly one place: free, own, or in the tree. Those in the tree that nobody locks are the cache: they
-  are evicted when the free ones do not suffice.
+  are evicted when the free ones do not suffice. What is pinned is locked for good.
 """
 
 from dataclasses import dataclass
 
 from headway.cache.block_pool import BlockPool
-from headway.cache.radix_tree import Node, RadixTree
+from headway.cache.radix_tree import Node, RadixTree, num_blocks_above
 from headway.core.sequence import Sequence
 from headway.core.step import TableChange
 from headway.errors import InvariantBroken
@@ -48,6 +48,7 @@ class KVCache:
         self._pool = BlockPool(num_blocks)
         self._tree = RadixTree(block_size)
         self._blocks: dict[Sequence, _Blocks] = {}
+        self._pins: list[Node] = []
         # Running sequence -> index of the first block of its table that take_table_changes() has not told yet.
         self._changed: dict[Sequence, int] = {}
 
@@ -68,8 +69,13 @@ class KVCache:
 
     @property
     def num_used_blocks(self) -> int:
-        """Blocks that sequences use."""
+        """Blocks that sequences use, or that are pinned."""
         return self._pool.num_blocks - self._pool.num_free - self._tree.num_evictable_blocks
+
+    @property
+    def num_pinned_blocks(self) -> int:
+        """Blocks that are never evicted."""
+        return num_blocks_above(self._pins)
 
     @property
     def num_available_blocks(self) -> int:
@@ -102,7 +108,7 @@ class KVCache:
         if sequence in self._blocks:
             raise InvariantBroken(f"request {sequence.request_id} choice {sequence.choice} is admitted twice")
         max_blocks = (len(sequence.token_ids) - 1) // self.block_size if self.enable_prefix_caching else 0
-        match = self._tree.match(sequence.token_ids, max_blocks)
+        match = self._tree.match(sequence.token_ids, max_blocks, sequence.cache_salt)
         num_available = self.num_available_blocks - self._tree.num_evictable_of(match) - num_reserved
         if self._num_wanted_blocks(sequence) - match.num_blocks > num_available:
             return False
@@ -112,6 +118,14 @@ class KVCache:
         num_tokens = len(block_ids) * self.block_size
         sequence.num_slots = sequence.num_computed_tokens = num_tokens
         return True
+
+    def pin(self, token_ids: list[int]) -> int:
+        """Keeps the whole blocks of a prefix without a salt for good, as far as they are in the tree; how many."""
+        match = self._tree.match(token_ids, len(token_ids) // self.block_size)
+        if match.num_blocks:
+            node, _ = self._tree.lock(match)
+            self._pins.append(node)
+        return match.num_blocks
 
     def count_hit(self, sequence: Sequence) -> None:
         """Counts an admitted sequence's prefix hit, as it starts for the first time."""
@@ -149,7 +163,7 @@ class KVCache:
             return
         own = blocks.block_ids[start:end]
         run = sequence.token_ids[start * self.block_size : end * self.block_size]
-        blocks.node, merged = self._tree.insert(blocks.node, run, own)
+        blocks.node, merged = self._tree.insert(blocks.node, run, own, sequence.cache_salt)
         blocks.num_tree_blocks = end
         if merged != own:
             differing = [index for index in range(end - start) if merged[index] != own[index]]
@@ -185,7 +199,7 @@ class KVCache:
 
     def check(self) -> None:
         """Raises InvariantBroken unless each block is in one place and each lock has its user. Linear in all blocks."""
-        self._tree.check(blocks.node for blocks in self._blocks.values())
+        self._tree.check([*self._pins, *(blocks.node for blocks in self._blocks.values())])
         used = [block for node in self._tree.nodes() for block in node.block_ids]
         for sequence, blocks in self._blocks.items():
             self._check_sequence(sequence, blocks)

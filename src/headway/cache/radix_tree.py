@@ -7,6 +7,9 @@ leaves first, the one whose last user left longest ago first, from its tail, and
     root ──[ A B ]── node ──[ C ]──────── leaf     a sequence with the blocks A B C holds one lock on both nodes
                        └────[ D E F ]──── leaf     unlocked: F, then E, then D can be evicted
 
+A salt is a tree of its own in here: it is part of the key of the edges at the root, so that what has another salt is
+never found, not even by its first block.
+
 The structure is SGLang's RadixAttention (arXiv 2312.07104), with edges of whole blocks.
 """
 
@@ -16,18 +19,24 @@ from dataclasses import dataclass
 
 from headway.errors import InvariantBroken
 
+_Key = tuple[int, ...] | tuple[str, tuple[int, ...]]
+"""The first block of an edge; at the root with its salt, if it has one."""
+
 
 class Node:
     """An edge and where it ends. Compared by identity; only the tree writes to it."""
 
-    __slots__ = ("block_ids", "children", "last_used", "num_locks", "number", "parent", "token_ids")
+    __slots__ = ("block_ids", "children", "last_used", "num_locks", "number", "parent", "salt", "token_ids")
 
-    def __init__(self, number: int, parent: "Node | None", token_ids: list[int], block_ids: list[int]) -> None:
+    def __init__(
+        self, number: int, parent: "Node | None", token_ids: list[int], block_ids: list[int], salt: str = ""
+    ) -> None:
         self.number = number
         self.parent = parent
+        self.salt = salt
         self.token_ids = token_ids
         self.block_ids = block_ids
-        self.children: dict[tuple[int, ...], Node] = {}
+        self.children: dict[_Key, Node] = {}
         self.num_locks = 0
         self.last_used = 0
 
@@ -63,11 +72,14 @@ class RadixTree:
         self._leaves: list[tuple[int, int, Node]] = []
         self._max_leaves = 64
 
-    def match(self, token_ids: list[int], max_blocks: int) -> Match:
-        """The longest cached run of whole blocks at the start of `token_ids`. Changes nothing; linear in the prompt."""
+    def match(self, token_ids: list[int], max_blocks: int, salt: str = "") -> Match:
+        """The longest cached run of whole blocks of this salt at the start of `token_ids`.
+
+        Changes nothing; linear in the prompt.
+        """
         size, node, num = self.block_size, self.root, 0
         while num < max_blocks:
-            child = node.children.get(tuple(token_ids[num * size : (num + 1) * size]))
+            child = node.children.get(self._key(node, token_ids[num * size : (num + 1) * size], salt))
             if child is None:
                 break
             num_equal = self._num_equal_blocks(child, token_ids, num, max_blocks)
@@ -107,8 +119,10 @@ class RadixTree:
                 raise InvariantBroken("a node of the prefix tree is unlocked once too often")
         self._push(node)
 
-    def insert(self, node: Node, token_ids: list[int], block_ids: list[int]) -> tuple[Node, list[int]]:
+    def insert(self, node: Node, token_ids: list[int], block_ids: list[int], salt: str = "") -> tuple[Node, list[int]]:
         """Adds a run below `node`, on which the caller holds a lock that moves to the end of the run.
+
+        `salt` must be that of `node`; what is below the root has any.
 
         Where the tree has the same tokens already, its blocks stay and the caller's are not taken.
 
@@ -119,9 +133,9 @@ class RadixTree:
         size, done = self.block_size, 0
         merged: list[int] = []
         while done < len(block_ids):
-            child = node.children.get(tuple(token_ids[done * size : (done + 1) * size]))
+            child = node.children.get(self._key(node, token_ids[done * size : (done + 1) * size], salt))
             if child is None:
-                node = self._append(node, token_ids[done * size :], block_ids[done:])
+                node = self._append(node, token_ids[done * size :], block_ids[done:], salt)
                 return node, merged + block_ids[done:]
             num_equal = self._num_equal_blocks(child, token_ids, done, len(block_ids))
             node = child if num_equal == len(child.block_ids) else self._split(child, num_equal)
@@ -169,9 +183,11 @@ class RadixTree:
         for node in self.nodes():
             num += len(node.block_ids)
             num_evictable += 0 if node.num_locks else len(node.block_ids)
-            key = tuple(node.token_ids[: self.block_size])
-            if node.parent is None or node.parent.children.get(key) is not node:
+            parent = node.parent
+            if parent is None or parent.children.get(self._key(parent, node.token_ids, node.salt)) is not node:
                 raise InvariantBroken("a node of the prefix tree is not its parent's child")
+            if parent is not self.root and parent.salt != node.salt:
+                raise InvariantBroken("an edge of the prefix tree is below one of another salt")
             if not node.block_ids or len(node.token_ids) != len(node.block_ids) * self.block_size:
                 raise InvariantBroken("an edge of the prefix tree is not a run of whole blocks")
             if node.num_locks != locks.pop(node, 0):
@@ -180,6 +196,11 @@ class RadixTree:
                 raise InvariantBroken("an unlocked leaf of the prefix tree is not in line to be evicted")
         if locks or (num, num_evictable) != (self.num_blocks, self.num_evictable_blocks):
             raise InvariantBroken("the prefix tree's counts are wrong, or a user holds a node that is not in it")
+
+    def _key(self, parent: Node, token_ids: list[int], salt: str) -> _Key:
+        """Of the child of `parent` whose edge begins with `token_ids`."""
+        block = tuple(token_ids[: self.block_size])
+        return (salt, block) if salt and parent is self.root else block
 
     def _num_equal_blocks(self, child: Node, token_ids: list[int], start: int, limit: int) -> int:
         """Blocks of the edge of `child` equal to `token_ids` from block `start` on; the first is known to be."""
@@ -191,14 +212,14 @@ class RadixTree:
                 return num
         return most
 
-    def _append(self, node: Node, token_ids: list[int], block_ids: list[int]) -> Node:
+    def _append(self, node: Node, token_ids: list[int], block_ids: list[int], salt: str) -> Node:
         """A locked run that the tree has not: on the end of `node` if its one user brings it, else as a child."""
         self.num_blocks += len(block_ids)
         if node.parent is not None and node.num_locks == 1 and not node.children:
             node.token_ids += token_ids
             node.block_ids += block_ids
             return node
-        child = self._make_node(node, token_ids, block_ids)
+        child = self._make_node(node, token_ids, block_ids, salt)
         child.num_locks = 1
         return child
 
@@ -208,17 +229,17 @@ class RadixTree:
         parent = node.parent
         if parent is None:
             raise InvariantBroken("the root of the prefix tree has no edge to split")
-        upper = self._make_node(parent, node.token_ids[:at], node.block_ids[:num_blocks])
+        upper = self._make_node(parent, node.token_ids[:at], node.block_ids[:num_blocks], node.salt)
         upper.num_locks, upper.last_used = node.num_locks, node.last_used
         node.token_ids, node.block_ids = node.token_ids[at:], node.block_ids[num_blocks:]
         node.parent = upper
-        upper.children[tuple(node.token_ids[: self.block_size])] = node
+        upper.children[self._key(upper, node.token_ids, node.salt)] = node
         return upper
 
-    def _make_node(self, parent: Node, token_ids: list[int], block_ids: list[int]) -> Node:
-        node = Node(self._num_nodes_made, parent, token_ids, block_ids)
+    def _make_node(self, parent: Node, token_ids: list[int], block_ids: list[int], salt: str) -> Node:
+        node = Node(self._num_nodes_made, parent, token_ids, block_ids, salt)
         self._num_nodes_made += 1
-        parent.children[tuple(token_ids[: self.block_size])] = node
+        parent.children[self._key(parent, token_ids, salt)] = node
         return node
 
     def _lock_node(self, node: Node) -> None:
@@ -236,7 +257,7 @@ class RadixTree:
             del node.token_ids[num_kept * self.block_size :]
             self._push(node)
         elif node.parent is not None:
-            del node.parent.children[tuple(node.token_ids[: self.block_size])]
+            del node.parent.children[self._key(node.parent, node.token_ids, node.salt)]
             parent, node.parent = node.parent, None
             self._push(parent)
         return trimmed
@@ -253,6 +274,11 @@ class RadixTree:
             self._leaves = list(live.values())
             heapq.heapify(self._leaves)
             self._max_leaves = max(64, 2 * len(self._leaves))
+
+
+def num_blocks_above(nodes: Iterable[Node]) -> int:
+    """Blocks on the ways from the root to `nodes`, each counted once."""
+    return sum(len(node.block_ids) for node in {step for node in nodes for step in _path(node)})
 
 
 def _path(node: Node | None) -> Iterator[Node]:

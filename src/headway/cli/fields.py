@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode
 
-from headway.cli.sizes import parse_bytes, parse_count, parse_memory, parse_seconds
+from headway.cli.sizes import parse_bytes, parse_count, parse_memory, parse_milliseconds, parse_seconds
 from headway.config import CheckpointConfig, Dtype, EngineConfig, ModelConfig, PoolConfig, ServerConfig, TextConfig
 
 ENV_PREFIX = "HEADWAY_"
@@ -34,6 +34,8 @@ class Flag:
     """config.field; empty: read from the settings themselves."""
     off: str = ""
     """The flag that turns it off, for one that is on by default."""
+    also_off: str = ""
+    """Another name of that flag."""
 
 
 def default_of(to: str) -> Any:
@@ -80,6 +82,7 @@ def _not_blank(value: str | None) -> str | None:
 Count = Annotated[int, BeforeValidator(parse_count)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
+Milliseconds = Annotated[float, BeforeValidator(parse_milliseconds)]
 Memory = Annotated[int | float, BeforeValidator(parse_memory)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)]
 Origins = Annotated[Names, AfterValidator(_origins)]

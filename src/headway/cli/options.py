@@ -93,10 +93,12 @@ def _option(name: str, flag: Flag, help_text: str, default: str) -> inspect.Para
     words = " ".join(help_text.split())
     is_list = Settings.model_fields[name].default == ()
     is_switch = not flag.metavar
-    declaration = flag_name(name) + (f"/{flag.off}" if flag.off else "")
+    declarations = [flag_name(name) + (f"/{flag.off}" if flag.off else "")]
+    if flag.also_off:
+        declarations.append(f" /{flag.also_off}")  # the blank is click's way to say: off only
     info = typer.Option(
         None,
-        declaration,
+        *declarations,
         metavar=flag.metavar or None,
         help=f"{words} Default: {default}." if default else words,
         show_default=False,

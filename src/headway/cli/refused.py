@@ -90,8 +90,8 @@ REFUSED: dict[str, str] = {
     "speculative-model": "speculation is not there yet; leave it out, the text is the same",
     "num-speculative-tokens": "speculation is not there yet; leave it out, the text is the same",
     # Scheduling
-    "scheduling-policy": "requests run in the order of their arrival; leave it out",
-    "schedule-policy": "requests run in the order of their arrival; leave it out",
+    "schedule-policy": "say --scheduling-policy",
+    "enable-priority-scheduling": "say --scheduling-policy priority",
     "max-num-partial-prefills": "bound a step by --max-num-batched-tokens, or its time by --step-target",
     "max-long-partial-prefills": "bound a step by --max-num-batched-tokens, or its time by --step-target",
     "long-prefill-token-threshold": "bound a step by --max-num-batched-tokens, or its time by --step-target",

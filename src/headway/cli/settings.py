@@ -26,6 +26,7 @@ from headway.cli.fields import (
     LogFormat,
     LogLevel,
     Memory,
+    Milliseconds,
     Names,
     Origins,
     Seconds,
@@ -34,6 +35,7 @@ from headway.cli.fields import (
     flag_of,
 )
 from headway.config import (
+    BatchingMode,
     CheckpointConfig,
     EngineConfig,
     ExecutorName,
@@ -41,6 +43,7 @@ from headway.config import (
     ModelConfig,
     PoolConfig,
     Quantization,
+    SchedulingPolicy,
     ServerConfig,
     TextConfig,
     default_cache_dir,
@@ -115,9 +118,32 @@ class Settings(BaseSettings):
     ] = default_of("engine.enable_prefix_caching")
     """Keep the KV of prompts, for requests that begin alike."""
     enable_chunked_prefill: Annotated[
-        bool, Flag("Engine", "", "engine.enable_chunked_prefill", "--no-enable-chunked-prefill")
+        bool, Flag("Engine", "", "engine.enable_chunked_prefill", "--no-enable-chunked-prefill", "--no-chunked-prefill")
     ] = default_of("engine.enable_chunked_prefill")
     """Cut long prompts into chunks, so that running answers go on."""
+    enable_kv_cache: Annotated[bool, Flag("Engine", "", "engine.enable_kv_cache", "--no-kv-cache")] = default_of(
+        "engine.enable_kv_cache"
+    )
+    """Keep the KV of what is computed. Without it every token computes its whole sequence: to compare with."""
+    warm_prefix: Annotated[Text | None, Flag("Engine", "FILE", "engine.warm_prefix")] = None
+    """A file of prompts, one a line (text, or JSON with text, messages or token_ids), that are computed at the start
+    and stay in the KV cache."""
+    scheduling_policy: Annotated[SchedulingPolicy, Flag("Engine", "NAME", "engine.scheduling_policy")] = default_of(
+        "engine.scheduling_policy"
+    )
+    """Who goes first: fcfs (as they come), priority (the request's, lower first), sjf (the least work left) or fair
+    (the same tokens for each tenant)."""
+    scheduling_ageing: Annotated[Seconds, Flag("Engine", "SECONDS", "engine.scheduling_ageing_s")] = Field(
+        default_of("engine.scheduling_ageing_s"), gt=0
+    )
+    """What a wait of so long is worth, so that nobody waits for ever: one level of priority, or 1,000 tokens."""
+    batching: Annotated[BatchingMode, Flag("Engine", "MODE", "engine.batching")] = default_of("engine.batching")
+    """continuous: requests join as others leave. To compare with: dynamic (a batch leaves when it is full or has
+    waited, and none joins it) and static (the same, and its rows are computed until the last one ends)."""
+    max_queue_delay_ms: Annotated[Milliseconds, Flag("Engine", "MS", "engine.max_queue_delay_ms")] = Field(
+        default_of("engine.max_queue_delay_ms"), ge=0
+    )
+    """How long a dynamic or static batch waits to be full."""
     seed: Annotated[Count | None, Automatic, Flag("Engine", "N", "engine.seed")] = Field(None, ge=0, le=2**63 - 1)
     """Where seeds of requests without one are drawn from. Default: the system's randomness."""
     threads: Annotated[Count | None, Automatic, Flag("Engine", "N", "engine.threads")] = Field(None, ge=1, le=4096)
@@ -188,6 +214,7 @@ class Settings(BaseSettings):
                 config, key = to.split(".")
                 made[config][key] = getattr(self, name)
         made["engine"]["strict"] = not self.non_strict
+        made["engine"]["warm_chat_template"] = self.chat_template if self.warm_prefix else None
         model = ModelConfig(**made["model"], engine=EngineConfig(**made["engine"]), text=TextConfig(**made["text"]))
         return Configs(
             model=model,
@@ -209,6 +236,12 @@ class Settings(BaseSettings):
                 f"--max-num-seqs is {self.max_num_seqs}, over --max-num-batched-tokens {self.max_num_batched_tokens}: "
                 "each running sequence needs a token of every step; raise the second or lower the first",
                 param="max_num_seqs",
+            )
+        if self.batching != "continuous" and self.max_queue_delay_ms >= self.stall_timeout * 1e3:
+            raise InvalidConfig(
+                f"--max-queue-delay-ms is {self.max_queue_delay_ms:g}, and after --stall-timeout {self.stall_timeout:g}"
+                " s without a step the model's process counts as stalled: lower the first or raise the second",
+                param="max_queue_delay_ms",
             )
         if not (is_loopback(self.host) or self.api_key or self.insecure):
             raise InvalidConfig(

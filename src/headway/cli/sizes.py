@@ -22,6 +22,7 @@ _BYTE_UNITS = {
     **{f"{unit}i": 1024**power for power, unit in enumerate("KMGT", 1)},
 }
 _SECOND_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_MILLISECOND_UNITS = {unit: 1.0 if unit == "" else 1000.0 * seconds for unit, seconds in _SECOND_UNITS.items()}
 _SMALLEST_MEMORY = 1 << 20
 
 
@@ -56,6 +57,19 @@ def parse_seconds(value: object) -> float:
         raise ValueError(f"it must be {wanted}")
     if isinstance(value, str):
         number, unit = _split(value, _SECOND_UNITS, wanted)
+        return float(number) * unit
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"it must be {wanted}")
+    return float(value)
+
+
+def parse_milliseconds(value: object) -> float:
+    """Milliseconds, at least 0: 5, 2.5, 5ms, 1s, 5m."""
+    wanted = "milliseconds such as 5 or 2.5, or 5ms, 1s, 5m"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"it must be {wanted}")
+    if isinstance(value, str):
+        number, unit = _split(value, _MILLISECOND_UNITS, wanted)
         return float(number) * unit
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"it must be {wanted}")

@@ -49,3 +49,8 @@ class GenerateRequest:
     prompt: Prompt
     sampling: SamplingParams
     priority: int = 0
+    """Lower goes first, with --scheduling-policy priority."""
+    tenant: str = ""
+    """Who shares with others, with --scheduling-policy fair."""
+    cache_salt: str = ""
+    """Prefixes in the KV cache are shared only with requests of the same salt."""

@@ -1,13 +1,17 @@
 """Sequence: one choice of a request while it runs, as plain numbers. A request with n = 2 is two of them.
 
-Who writes what: the engine makes it and appends to `token_ids`; the scheduler owns `status`, `row` and
-`num_computed_tokens`; the KV cache owns `num_slots` and what its first match says (`num_cached_tokens`).
+Who writes what: the engine makes it and appends to `token_ids`; the scheduler owns `status`, `row`, `order`,
+`num_computed_tokens` and `num_served_tokens`; the KV cache owns `num_slots` and what its first match says
+(`num_cached_tokens`).
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 import headway_wire as wire
+
+Order = tuple[float, ...]
+"""A place in a queue: smallest first."""
 
 
 class SequenceStatus(Enum):
@@ -32,6 +36,8 @@ class Sequence:
     choice: int
     arrival: int
     """Unique, growing: the order in which the engine made them."""
+    arrival_s: float = 0.0
+    """When that was, by the engine's clock."""
     token_ids: list[int]
     """Prompt, then output."""
     num_prompt_tokens: int
@@ -43,9 +49,16 @@ class Sequence:
     end_token_ids: frozenset[int] = frozenset()
     """Any of them ends the choice."""
     priority: int = 0
+    """Lower goes first, where the scheduler's policy asks for it."""
+    tenant: str = ""
+    """Whose it is, where the policy shares among tenants."""
+    cache_salt: str = ""
+    """Prefixes are shared only among sequences of the same salt."""
     fork: "Fork | None" = None
     """Set while it shares an uncomputed prompt with other choices."""
     status: SequenceStatus = SequenceStatus.WAITING
+    order: Order = ()
+    """Its place in the queue that it is in."""
     row: int = -1
     """Its row in the persistent arrays while it runs, else -1."""
     num_computed_tokens: int = 0
@@ -54,6 +67,8 @@ class Sequence:
     """Tokens that its blocks can hold."""
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache held when it first started."""
+    num_served_tokens: int = 0
+    """The most that num_computed_tokens ever was, where its tenant is charged for it."""
     has_started: bool = False
     """It ran at least once."""
     num_preemptions: int = 0

@@ -31,7 +31,9 @@ class StepPlan:
     sequences: list[Sequence] = field(default_factory=list)
     num_tokens: list[int] = field(default_factory=list)
     num_streams: int = 0
-    """Of `sequences`: the first so many were one token behind."""
+    """Of `sequences`: the first so many compute one token."""
+    padding: list[Sequence] = field(default_factory=list)
+    """Of the streams: those that have ended, and are computed on because their batch has not."""
     started: list[Sequence] = field(default_factory=list)
     """Of `sequences`: those that took their row in this step."""
     table_changes: list[TableChange] = field(default_factory=list)
@@ -62,6 +64,7 @@ class StepPlan:
             sequences=[pair.sequence for pair in kept],
             num_tokens=[pair.num_tokens for pair in kept],
             num_streams=sum(sequence not in failed for sequence in self.sequences[: self.num_streams]),
+            padding=[sequence for sequence in self.padding if sequence not in failed],
             started=[sequence for sequence in self.started if sequence not in failed],
             table_changes=[change for change in self.table_changes if change.sequence not in failed],
             preempted=self.preempted,

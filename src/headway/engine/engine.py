@@ -21,6 +21,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import headway_wire as wire
 from headway.cache.kv_cache import KVCache
@@ -31,9 +32,19 @@ from headway.core.step import StepPlan, StepResult
 from headway.engine.admission import ModelLimits, check_submit
 from headway.engine.compute import TokenSampler
 from headway.engine.runner import Runner, to_event_error
-from headway.errors import HeadwayError, InvalidRequest, InvariantBroken, NonFiniteLogits, OutOfMemory, PreemptionLimit
+from headway.errors import (
+    HeadwayError,
+    InvalidRequest,
+    InvariantBroken,
+    NonFiniteLogits,
+    OutOfMemory,
+    PreemptionLimit,
+    from_wire,
+)
 from headway.executor.base import Executor
+from headway.scheduler.batching import make_batching
 from headway.scheduler.pace import Pace
+from headway.scheduler.policy import make_policy
 from headway.scheduler.scheduler import Scheduler, SchedulerLimits
 
 
@@ -43,7 +54,7 @@ class Engine:
     Args:
         sampler: its token matrix has a row for each of config.max_num_seqs, at least max_model_len wide.
         end_token_ids: the model's own; they end a choice unless it ignores them.
-        now: seconds, for the pace.
+        now: seconds, for the pace, ageing, and batches that wait.
     """
 
     def __init__(
@@ -65,7 +76,15 @@ class Engine:
         self._runner = Runner(executor, sampler, block_size=kv_cache.block_size)
         self._kv_cache = kv_cache
         self._pace = Pace(config.step_target_s)
-        self._scheduler = Scheduler(make_scheduler_limits(config), kv_cache, pace=self._pace)
+        self._scheduler = Scheduler(
+            make_scheduler_limits(config),
+            kv_cache,
+            policy=make_policy(config.scheduling_policy, config.scheduling_ageing_s),
+            batching=make_batching(
+                config.batching, capacity=config.max_num_seqs, max_delay_s=config.max_queue_delay_ms / 1e3, now=now
+            ),
+            pace=self._pace,
+        )
         self._now = now
         self._end_token_ids = end_token_ids
         self._random: random.Random = random.SystemRandom() if config.seed is None else random.Random(config.seed)
@@ -93,6 +112,10 @@ class Engine:
         self._counts["prompt_tokens_total"] += len(submit.prompt_token_ids)
         return wire.Accepted(request_id=submit.request_id)
 
+    def close_queue(self) -> None:
+        """Tells that nothing will be submitted before what waits has started: a batch need not wait to be full."""
+        self._scheduler.close()
+
     def abort(self, abort: wire.Abort) -> None:
         """Ends a request or one choice of it now; the terminal events come with the next step. Else ignored."""
         reason: FinishReason = "stop" if abort.finish_reason == "stop" else "abort"
@@ -113,6 +136,10 @@ class Engine:
     def has_work(self) -> bool:
         """Whether step() would compute or tell something. False while all that is open is held."""
         return bool(self._events) or self._scheduler.has_work()
+
+    def wait_s(self) -> float | None:
+        """Seconds after which has_work() may be True without a message; None: only a message changes it."""
+        return 0.0 if self._events else self._scheduler.wait_s()
 
     def step(self) -> wire.Step:
         """One step. Raises only what this engine cannot live on with (InvariantBroken)."""
@@ -138,6 +165,25 @@ class Engine:
             num_cached_blocks=self._kv_cache.num_cached_blocks,
         )
 
+    def pin_prefixes(self, prefixes: list[list[int]]) -> int:
+        """Computes prefixes and keeps their whole blocks for good; returns how many blocks these are together.
+
+        Blocks until they are computed; called before the first request, which then finds less of the cache to have.
+
+        Raises:
+            InvalidRequest: one that this model can not compute.
+            HeadwayError: computing failed.
+        """
+        for number, prefix in enumerate(prefixes):
+            self._compute(wire.Submit(request_id=f"warm-prefix-{number}", prompt_token_ids=prefix, sampling=_ONE_TOKEN))
+            self._kv_cache.pin(prefix)
+        self._counts.clear()
+        self._kv_cache.num_prefix_queries = self._kv_cache.num_prefix_hits = 0
+        num_pinned = self._kv_cache.num_pinned_blocks
+        num_left = (self._kv_cache.num_blocks - num_pinned) * self._kv_cache.block_size
+        self.limits = replace(self.limits, num_pool_tokens=num_left)
+        return num_pinned
+
     def stats(self) -> wire.Stats:
         """Gauges, and counters (`*_total`) since the start."""
         cache = self._kv_cache
@@ -149,6 +195,7 @@ class Engine:
             "num_free_blocks": cache.num_free_blocks,
             "num_cached_blocks": cache.num_cached_blocks,
             "num_used_blocks": cache.num_used_blocks,
+            "num_pinned_blocks": cache.num_pinned_blocks,
             "kv_cache_usage": cache.num_used_blocks / cache.num_blocks,
         }
         counters = {name: self._counts[name] for name in _COUNTERS}
@@ -173,12 +220,14 @@ class Engine:
         is_shared = cache.enable_prefix_caching and len(submit.prompt_token_ids) > cache.block_size
         fork = Fork() if sampling.n > 1 and is_shared else None
         prompt = list(submit.prompt_token_ids)
+        arrival_s = self._now()
         first, self._num_arrived = self._num_arrived, self._num_arrived + sampling.n
         sequences = [
             Sequence(
                 request_id=submit.request_id,
                 choice=choice,
                 arrival=first + choice,
+                arrival_s=arrival_s,
                 token_ids=prompt,
                 num_prompt_tokens=len(prompt),
                 max_total_tokens=max_total_tokens,
@@ -186,6 +235,8 @@ class Engine:
                 seed=seed,
                 end_token_ids=own.union(sampling.stop_token_ids),
                 priority=submit.priority,
+                tenant=submit.tenant,
+                cache_salt=submit.cache_salt,
                 fork=fork,
             )
             for choice in range(sampling.n)
@@ -193,6 +244,17 @@ class Engine:
         if fork is not None:
             fork.sequences.extend(sequences)
         return sequences
+
+    def _compute(self, submit: wire.Submit) -> None:
+        """One request, alone, to its end. Raises what it is refused for or fails with."""
+        answer = self.submit(submit)
+        if isinstance(answer, wire.Refused):
+            raise from_wire(answer.error)
+        self.close_queue()
+        while self.has_work():
+            for event in self.step().events:
+                if event.error is not None:
+                    raise from_wire(event.error)
 
     def _run(self, plan: StepPlan) -> tuple[list[wire.TokenEvent], int]:
         """Executes a plan and applies its result. Returns the events, and how many tokens were computed."""
@@ -210,13 +272,17 @@ class Engine:
             self._pace.note(plan.num_streams, num_tokens - plan.num_streams, self._now() - started_at)
             return self._apply(plan, result), num_tokens
         self._counts["failed_steps_total"] += 1
-        return [self._end(sequence, "error", error=error) for sequence in plan.sequences], 0
+        return [self._end(sequence, "error", error=error) for sequence in plan.sequences if _is_open(sequence)], 0
 
     def _apply(self, plan: StepPlan, result: StepResult) -> list[wire.TokenEvent]:
         """The failures first: what they computed must not be shared. Then tokens become events."""
-        events = [self._end(sequence, "error", error=error) for sequence, error in result.failures]
+        events = [
+            self._end(sequence, "error", error=error) for sequence, error in result.failures if _is_open(sequence)
+        ]
         self._scheduler.complete(plan)
         for sequence, token_id, logprobs in zip(result.sequences, result.token_ids, result.logprobs, strict=True):
+            if not _is_open(sequence):
+                continue  # padding
             token_ids = sequence.token_ids
             token_ids.append(token_id)
             if token_id in sequence.end_token_ids or len(token_ids) >= sequence.max_total_tokens:
@@ -228,7 +294,8 @@ class Engine:
                         sequence.request_id, sequence.choice, [token_id], logprobs, num_cached_tokens=cached
                     )
                 )
-        self._counts["sampled_tokens_total"] += len(result.sequences)
+        self._counts["sampled_tokens_total"] += len(result.sequences) - len(plan.padding)
+        self._counts["padding_tokens_total"] += len(plan.padding)
         return events
 
     def _end_with_token(
@@ -257,7 +324,11 @@ class Engine:
     ) -> wire.TokenEvent:
         """Takes an open sequence out of everything; returns its terminal event."""
         if sequence.status is not SequenceStatus.FINISHED:
-            self._scheduler.finish(sequence, is_poisoned=isinstance(error, NonFiniteLogits))
+            self._scheduler.finish(
+                sequence,
+                is_poisoned=isinstance(error, NonFiniteLogits),
+                is_complete=finish_reason in ("stop", "length"),
+            )
         remaining = self._requests[sequence.request_id]
         remaining.remove(sequence)
         if not remaining:
@@ -281,8 +352,14 @@ def make_scheduler_limits(config: EngineConfig) -> SchedulerLimits:
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         enable_chunked_prefill=config.enable_chunked_prefill,
+        enable_kv_cache=config.enable_kv_cache,
         max_preemptions=config.max_preemptions,
     )
+
+
+def _is_open(sequence: Sequence) -> bool:
+    """Whether it still runs: a row that only pads its batch has had its terminal event."""
+    return sequence.status is not SequenceStatus.FINISHED
 
 
 def _make_preemption_limit(sequence: Sequence) -> PreemptionLimit:
@@ -292,6 +369,8 @@ def _make_preemption_limit(sequence: Sequence) -> PreemptionLimit:
     )
 
 
+_ONE_TOKEN = wire.Sampling(max_tokens=1, temperature=0.0)
+
 _COUNTERS = (
     "accepted_total",
     "refused_total",
@@ -300,6 +379,7 @@ _COUNTERS = (
     "prompt_tokens_total",
     "computed_tokens_total",
     "sampled_tokens_total",
+    "padding_tokens_total",
     "finished_stop_total",
     "finished_length_total",
     "finished_abort_total",

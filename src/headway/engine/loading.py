@@ -3,7 +3,8 @@
 The phases that are reported, in order:
  build  open the checkpoint (headers only), write its Program, compare the tensors, plan the memory, map the KV cache
  read   read and convert each weight into the executor, with the fraction that is done
- warm   run a prompt and a token through it, so that the first request does not pay for what is made lazily
+ warm   run a prompt and a token through it, so that the first request does not pay for what is made lazily; then the
+        prefixes that are to be kept
 """
 
 import logging
@@ -25,6 +26,7 @@ from headway.checkpoint.weights import MappedWeights, ZeroFilledWeights
 from headway.config import EngineConfig
 from headway.engine.engine import Engine, make_scheduler_limits
 from headway.engine.sampler import Sampler
+from headway.engine.warm_prefix import pin_warm_prefixes
 from headway.errors import InvalidConfig, InvariantBroken
 from headway.executor.base import Executor, Float32, SamplingExecutor, StepArrays, Weights
 from headway.executor.dtype import choose_dtype
@@ -36,6 +38,8 @@ from headway.planner.costs import Costs
 from headway.planner.memory import MemoryPlan, plan_memory
 from headway.planner.native_costs import native_costs
 from headway.planner.torch_costs import torch_costs
+from headway.scheduler.batching import make_batching
+from headway.scheduler.policy import make_policy
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +78,8 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     progress.tell("warm")
     _warm_up(executor, plan)
     engine = _make_engine(executor, checkpoint, config, plan)
-    return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s)
+    num_pinned = pin_warm_prefixes(engine, config, checkpoint.text)
+    return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s, num_pinned)
 
 
 class _Progress:
@@ -132,6 +137,10 @@ class _ReportedWeights:
 def _check_config(config: EngineConfig) -> None:
     """What can be known before anything is read. Raises InvalidConfig."""
     make_scheduler_limits(config)
+    make_policy(config.scheduling_policy, config.scheduling_ageing_s)
+    make_batching(
+        config.batching, capacity=config.max_num_seqs, max_delay_s=config.max_queue_delay_ms / 1e3, now=time.monotonic
+    )
     if not 1 <= config.block_size <= MAX_BLOCK_SIZE:
         raise InvalidConfig(
             f"block_size is {config.block_size}; it must be at least 1 and at most {MAX_BLOCK_SIZE}", param="block_size"
@@ -187,7 +196,7 @@ def _make_engine(executor: Executor, checkpoint: Checkpoint, config: EngineConfi
     kv_cache = KVCache(
         num_blocks=plan.num_blocks,
         block_size=plan.block_size,
-        enable_prefix_caching=config.enable_prefix_caching,
+        enable_prefix_caching=config.enable_prefix_caching and config.enable_kv_cache,
     )
     return Engine(
         executor=executor,
@@ -200,12 +209,13 @@ def _make_engine(executor: Executor, checkpoint: Checkpoint, config: EngineConfi
 
 
 def _make_info(
-    program: Program, config: EngineConfig, plan: MemoryPlan, unmatched: list[str], load_s: float
+    program: Program, config: EngineConfig, plan: MemoryPlan, unmatched: list[str], load_s: float, num_pinned: int
 ) -> dict[str, Any]:
     return {
         "max_model_len": plan.max_model_len,
         "vocab_size": program.vocab_size,
         "num_blocks": plan.num_blocks,
+        "num_pinned_blocks": num_pinned,
         "block_size": plan.block_size,
         "kv_cache_bytes": plan.kv_bytes,
         "weights_bytes": plan.weights_bytes,
@@ -214,9 +224,16 @@ def _make_info(
         "kv_cache_dtype": plan.kv_dtype,
         "executor": choose_executor(program, config),
         "load_s": load_s,
-        "plan": plan.lines(),
+        "plan": [*plan.lines(), *_pinned_lines(plan, num_pinned)],
         "unmatched_tensors": unmatched,
     }
+
+
+def _pinned_lines(plan: MemoryPlan, num_pinned: int) -> list[str]:
+    if not num_pinned:
+        return []
+    share = num_pinned / plan.num_blocks
+    return [f"warm prefixes: {num_pinned * plan.block_size:,} tokens, {share:.0%} of the KV cache, kept for good"]
 
 
 def _warm_up(executor: Executor, plan: MemoryPlan) -> None:

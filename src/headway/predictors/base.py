@@ -1,7 +1,7 @@
 """What a worker process runs. worker/serve finds it by its dotted name and is its only caller, from one thread."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import headway_wire as wire
 
@@ -34,4 +34,13 @@ class Predictor(Protocol):
 
     def close(self) -> None:
         """Frees what it holds; called once, last."""
+        ...
+
+
+@runtime_checkable
+class TimedPredictor(Protocol):
+    """What a Predictor has too where it may get work without a message: by the clock."""
+
+    def wait_s(self) -> float | None:
+        """Seconds after which has_work() may be True without a message; None: only a message changes it."""
         ...

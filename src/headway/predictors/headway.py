@@ -45,6 +45,14 @@ class HeadwayPredictor:
         """Whether step() would do something."""
         return self._engine is not None and self._engine.has_work()
 
+    def wait_s(self) -> float | None:
+        """See predictors.base.TimedPredictor."""
+        return None if self._engine is None else self._engine.wait_s()
+
+    def close_queue(self) -> None:
+        """Tells that no Submit comes before what waits has started."""
+        self._loaded.close_queue()
+
     def step(self) -> Iterable[wire.Up]:
         """One step of the engine."""
         return [self._loaded.step()]

@@ -9,9 +9,10 @@ return of a preempted sequence are all that same case. A step is filled in this 
    or with what the pace allows beside streams.
    Without chunked prefill a sequence catches up whole or not at all; the first to do so in a step may go over the
    limit (a prompt longer than the limit must run too), and no other then joins it.
-3. Starting: waiting sequences in order, while there are rows, tokens and blocks for all they will need to catch up,
-   beside what the running ones will want soon. None overtakes one that finds no blocks. None starts in a step in which
-   somebody was preempted or found no block.
+3. Starting: waiting sequences in the order of the policy, of those that the batching lets start now, while there are
+   rows, tokens and blocks for all they will need to catch up, beside what the running ones will want soon. None
+   overtakes one that finds no blocks. None starts in a step in which somebody was preempted or found no block.
+4. Padding: with static batching, rows whose sequences have ended and whose batch has not.
 
 Where blocks are short, policy.choose_victim says who loses them; the victim waits again in its old place and computes
 its tokens anew (from the prefix tree, as far as they are still there).
@@ -23,8 +24,10 @@ from headway.cache.kv_cache import KVCache
 from headway.core.sequence import Sequence, SequenceStatus
 from headway.core.step import StepPlan
 from headway.errors import InvalidConfig, InvariantBroken
+from headway.scheduler.batching import Batching, Continuous
+from headway.scheduler.ledger import Ledger
 from headway.scheduler.pace import Pace
-from headway.scheduler.policy import OrderKey, arrival_order, choose_victim
+from headway.scheduler.policy import FirstCome, Policy, choose_victim
 from headway.scheduler.queue import Queue
 
 
@@ -35,6 +38,8 @@ class SchedulerLimits:
     max_num_seqs: int
     max_num_batched_tokens: int
     enable_chunked_prefill: bool = True
+    enable_kv_cache: bool = True
+    """False: what a sequence computed counts only until it has its next token."""
     max_preemptions: int = 1000
 
     def __post_init__(self) -> None:
@@ -72,35 +77,61 @@ class Scheduler:
     """Owns the queues and the rows. Not thread-safe; the engine's loop is its only caller."""
 
     def __init__(
-        self, limits: SchedulerLimits, kv_cache: KVCache, order: OrderKey = arrival_order, pace: Pace | None = None
+        self,
+        limits: SchedulerLimits,
+        kv_cache: KVCache,
+        *,
+        policy: Policy | None = None,
+        batching: Batching | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        """Without a policy, a batching and a pace: first come, first served, continuous, as long as a step takes."""
         self.limits = limits
+        self._policy = policy or FirstCome()
+        self._batching = batching or Continuous()
         self._pace = pace or Pace(0.0)
-        self.waiting = Queue(order)
-        self.running = Queue(order)
+        self._ledger = Ledger() if self._policy.is_by_tenant else None
+        self.waiting = Queue()
+        self.running = Queue()
         self.num_preemptions = 0
         self._kv_cache = kv_cache
-        self._order = order
+        # Ended, but computed on until their batch ends; they keep their rows and blocks.
+        self._padding: list[Sequence] = []
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
 
     def add(self, sequence: Sequence) -> None:
         """Lets a new sequence wait for its turn."""
-        self.waiting.add(sequence)
+        self._batching.is_closed = False
+        if self._ledger is not None:
+            self._ledger.join(sequence)
+        self._wait(sequence)
+
+    def close(self) -> None:
+        """Tells that nobody will be added before those who wait have started: a batch need not wait for more."""
+        self._batching.is_closed = True
 
     def has_work(self) -> bool:
         """Whether schedule() would plan something."""
-        return any(not sequence.is_held for sequence in self.running) or any(s.can_start() for s in self.waiting)
+        if any(not sequence.is_held for sequence in self.running):
+            return True
+        return any(sequence.can_start() for sequence in self._batching.boarding(self.waiting.items))
+
+    def wait_s(self) -> float | None:
+        """Seconds until has_work() may change with no message; None: it will not."""
+        return None if self.has_work() else self._batching.wait_s(self.waiting.items)
 
     def schedule(self) -> StepPlan:
         """The next step. Starts and preempts sequences; the caller executes the plan and calls complete()."""
         plan = StepPlan()
         behind, has_blocks = self._plan_streams(plan)
         plan.num_streams = len(plan.sequences)
-        budget = self._make_budget(plan.num_streams)
+        budget = self._make_budget(plan.num_streams + len(self._padding))
         if behind:
             has_blocks &= self._plan_catching_up(plan, behind, budget)
         if self.waiting.items and has_blocks and not plan.preempted:
             self._plan_starting(plan, budget)
+        if self._padding:
+            self._plan_padding(plan)
         plan.table_changes = self._kv_cache.take_table_changes()
         return plan
 
@@ -116,22 +147,34 @@ class Scheduler:
             if sequence.fork is not None and num_computed >= sequence.num_prompt_tokens:
                 sequence.fork.is_prompt_computed = True
                 sequence.fork = None
+        if self._ledger is not None:
+            self._ledger.note(plan)
+        if not self.limits.enable_kv_cache:
+            _forget_computed(plan)
 
-    def finish(self, sequence: Sequence, *, is_poisoned: bool = False) -> None:
-        """Takes a sequence out, wherever it is. `is_poisoned`: what it computed must not be used by another."""
+    def finish(self, sequence: Sequence, *, is_poisoned: bool = False, is_complete: bool = False) -> None:
+        """Takes a sequence out, wherever it is.
+
+        Args:
+            is_poisoned: what it computed must not be used by another.
+            is_complete: it has all that it wanted: a row that is padded, where batches are.
+        """
         if sequence.status is SequenceStatus.RUNNING:
-            if is_poisoned:
-                self._kv_cache.forget(sequence)
-            self._stop_running(sequence)
+            if is_complete and self._batching.pads_finished and sequence.num_missing_tokens == 1:
+                self._pad(sequence)
+            else:
+                if is_poisoned:
+                    self._kv_cache.forget(sequence)
+                self._stop_running(sequence)
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
-        sequence.status = SequenceStatus.FINISHED
+        self._end(sequence)
 
     def check(self) -> None:
         """Raises InvariantBroken unless each sequence is in one place and each row has one owner."""
         self.waiting.check()
         self.running.check()
-        rows = sorted([*self._free_rows, *(sequence.row for sequence in self.running)])
+        rows = sorted([*self._free_rows, *(sequence.row for sequence in (*self.running, *self._padding))])
         if rows != list(range(self.limits.max_num_seqs)):
             raise InvariantBroken(f"free and used rows are {rows}, of {self.limits.max_num_seqs}")
         for sequence in self.running:
@@ -185,7 +228,9 @@ class Scheduler:
         if not self._free_rows and not any(sequence.is_held for sequence in self.running):
             return
         num_reserved = sum(self._num_promised_blocks(sequence) for sequence in self.running if not sequence.is_held)
-        for sequence in tuple(self.waiting.items):
+        served = {} if self._ledger is None else self._ledger.served
+        ordered = tuple(self._policy.starting(self.waiting.items, self.running.items, served))
+        for sequence in self._batching.board(ordered):
             if budget.num_left == 0:
                 break
             if not sequence.can_start():
@@ -208,8 +253,11 @@ class Scheduler:
         return max(self._kv_cache.num_missing_blocks(sequence), int(sequence.max_total_tokens > sequence.num_slots))
 
     def _try_start(self, sequence: Sequence, num_reserved: int, plan: StepPlan) -> bool:
-        """Finds a row and blocks for a waiting sequence; those that are held give theirs."""
+        """Finds a row and blocks for a waiting sequence; those that have ended or are held give theirs."""
         while not (self._free_rows and self._kv_cache.try_admit(sequence, num_reserved)):
+            if self._padding:
+                self._stop_padding(self._padding[-1])
+                continue
             held = next((s for s in reversed(self.running.items) if s.is_held), None)
             if held is None:
                 return False
@@ -233,7 +281,10 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> bool:
         """Blocks for `num_tokens` tokens, taken from others if need be. False: not in this step."""
         while not self._kv_cache.try_extend(sequence, num_tokens):
-            victim = choose_victim(self.running.items, plan.sequences, sequence, self._order)
+            if self._padding:
+                self._stop_padding(self._padding[-1])
+                continue
+            victim = choose_victim(self.running.items, plan.sequences, sequence)
             if victim is None:
                 return False
             self._preempt(victim, plan)
@@ -249,14 +300,57 @@ class Scheduler:
         self.num_preemptions += 1
         plan.preempted.append(sequence)
         if sequence.num_preemptions > self.limits.max_preemptions:
-            sequence.status = SequenceStatus.FINISHED
             plan.over_limit.append(sequence)
+            self._end(sequence)
         else:
             sequence.status = SequenceStatus.WAITING
-            self.waiting.add(sequence)
+            self._wait(sequence)
+
+    def _wait(self, sequence: Sequence) -> None:
+        sequence.order = self._policy.place(sequence)
+        self.waiting.add(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        """It is in no queue any more. With the last of a batch its padding ends."""
+        sequence.status = SequenceStatus.FINISHED
+        if self._ledger is not None:
+            self._ledger.leave(sequence)
+        if self._padding and not self._batching.is_underway():
+            for padding in tuple(self._padding):
+                self._stop_padding(padding)
+
+    def _pad(self, sequence: Sequence) -> None:
+        """From running to padding. From now on it computes the last token that it had computed again and again: that
+        costs what going on would, and takes no block."""
+        self.running.remove(sequence)
+        sequence.token_ids.pop()
+        sequence.num_computed_tokens -= 1
+        self._padding.append(sequence)
+
+    def _plan_padding(self, plan: StepPlan) -> None:
+        """Case 4: beside others only."""
+        if plan.sequences:
+            plan.padding = list(self._padding)
+            plan.sequences[plan.num_streams : plan.num_streams] = plan.padding
+            plan.num_tokens[plan.num_streams : plan.num_streams] = [1] * len(plan.padding)
+            plan.num_streams += len(plan.padding)
+
+    def _stop_padding(self, sequence: Sequence) -> None:
+        self._padding.remove(sequence)
+        self._leave_row(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:
-        self._kv_cache.free(sequence)
         self.running.remove(sequence)
+        self._leave_row(sequence)
+
+    def _leave_row(self, sequence: Sequence) -> None:
+        self._kv_cache.free(sequence)
         self._free_rows.append(sequence.row)
         sequence.row = -1
+
+
+def _forget_computed(plan: StepPlan) -> None:
+    """Whoever gets its next token now computes all tokens again for the one after it."""
+    for sequence in plan.sequences:
+        if sequence.num_missing_tokens == 0:
+            sequence.num_computed_tokens = 0

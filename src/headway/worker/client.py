@@ -260,6 +260,8 @@ class WorkerClient:
             prompt_token_ids=list(request.prompt_token_ids),
             sampling=sampling,
             priority=request.priority,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
         )
         try:
             self._send(submit)

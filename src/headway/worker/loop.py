@@ -2,7 +2,7 @@
 
 1. The first message is Load: the predictor is found by its dotted name and loads, telling its phases.
    1a. It loads: Ready.   1b. It does not: Failed, and the loop ends with exit code 1.
-2. Between steps the inbox is drained; without work the loop sleeps in it, at no cost.
+2. Between steps the inbox is drained; without work the loop sleeps in it, at no cost, as long as the predictor says.
    2a. Shutdown: what is open is aborted, its events are sent, the loop ends with exit code 0.
    2b. Everything else goes to the predictor; its answers go out in order.
 3. With work: one step, its messages out.
@@ -19,7 +19,7 @@ from typing import cast
 
 import headway_wire as wire
 from headway.errors import HeadwayError, InternalError, InvalidConfig, InvariantBroken, OutOfMemory
-from headway.predictors.base import Predictor
+from headway.predictors.base import Predictor, TimedPredictor
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +40,10 @@ class Inbox:
         """From any thread."""
         self._queue.put(message)
 
-    def take(self, *, is_blocking: bool) -> Iterable[wire.Down]:
-        """All that is there; if it must, it waits for the first."""
+    def take(self, *, is_blocking: bool, timeout_s: float | None = None) -> Iterable[wire.Down]:
+        """All that is there; if it must, it waits for the first, at most so long."""
         try:
-            yield self._queue.get(block=is_blocking)
+            yield self._queue.get(block=is_blocking, timeout=timeout_s)
             while True:
                 yield self._queue.get_nowait()
         except Empty:
@@ -129,7 +129,8 @@ class WorkerLoop:
             is_idle = not predictor.has_work()
             if is_idle and self._has_news:
                 self._send_stats(predictor)
-            for message in self._inbox.take(is_blocking=is_idle):
+            wait_s = predictor.wait_s() if is_idle and isinstance(predictor, TimedPredictor) else None
+            for message in self._inbox.take(is_blocking=is_idle, timeout_s=wait_s):
                 if isinstance(message, wire.Shutdown):
                     self._end_open(predictor)
                     return

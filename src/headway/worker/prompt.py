@@ -41,6 +41,8 @@ class PreparedRequest:
     sampling: SamplingParams
     tokenizer: Tokenizer
     priority: int = 0
+    tenant: str = ""
+    cache_salt: str = ""
 
 
 def prepare_prompt(text: ModelText, prompt: Prompt) -> list[int]:
@@ -91,7 +93,14 @@ def check_request(text: ModelText, request: GenerateRequest, token_ids: Sequence
     text.tokenizer.check_ids(sorted(sampling.logit_bias), "logit_bias")
     text.tokenizer.check_ids(sampling.stop_token_ids, "stop_token_ids")
     return PreparedRequest(
-        request.request_id, request.model, tuple(token_ids), sampling, text.tokenizer, request.priority
+        request.request_id,
+        request.model,
+        tuple(token_ids),
+        sampling,
+        text.tokenizer,
+        request.priority,
+        request.tenant,
+        request.cache_salt,
     )
 
 

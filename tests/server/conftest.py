@@ -53,11 +53,13 @@ class FakeStream:
         self._is_ended = False
         self._iterator: AsyncIterator[TextDelta] | None = None
 
-    async def read(self) -> list[TextDelta]:
+    async def feed(self, take: Callable[[Sequence[TextDelta]], bool]) -> bool:
         """One at a time."""
         self._iterator = self._iterator or aiter(self)
-        delta = await anext(self._iterator, None)
-        return [] if delta is None else [delta]
+        async for delta in self._iterator:
+            if not take([delta]):
+                return True
+        return False
 
     async def __aiter__(self) -> AsyncIterator[TextDelta]:
         for item in self._service.script(self._request):

@@ -17,6 +17,7 @@ from headway.server.events import WRITE_EXTENSION, EventStream, EventTemplate, e
 from headway.server.generation import Generation
 from headway.server.openai.answers import Options
 from headway.server.openai.chunks import ChatChunks, CompletionChunks
+from headway.worker.stream import Take
 
 TEXTS = ("", "a", ' "quoted"\n', "\\", "é🚢\u2028", "\x00headway\x00", "\x7f\ufffd", "</script>")
 
@@ -67,12 +68,12 @@ def make_stream(generation: Generation) -> EventStream:
 async def test_deltas_that_are_there_together_are_one_write(
     app: Any, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deltas = [[token(0, "a"), token(0, "b")], [token(0, "c"), token(0, "", finish_reason="stop")], []]
+    deltas = [[token(0, "a"), token(0, "b")], [token(0, "c"), token(0, "", finish_reason="stop")]]
 
-    async def read(_: FakeStream) -> list[TextDelta]:
-        return deltas.pop(0)
+    async def feed(_: FakeStream, take: Take) -> bool:
+        return any(not take(deltas.pop(0)) for _ in range(len(deltas)))
 
-    monkeypatch.setattr(FakeStream, "read", read)
+    monkeypatch.setattr(FakeStream, "feed", feed)
     bodies: list[bytes] = []
 
     async def send(message: Message) -> None:

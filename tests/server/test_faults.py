@@ -1,7 +1,7 @@
 """Whatever breaks at one step of one request ends that request alone; and what blocks is cut off."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message
 from tests.server.conftest import CHAT, FakeService, FakeStream, say, sse, token
 
-from headway.core.output import Usage
+from headway.core.output import TextDelta, Usage
 from headway.core.request import GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams
 from headway.server.events import ABORT_EXTENSION, EventStream
@@ -51,7 +51,7 @@ BEFORE_THE_200: dict[str, Break] = {
 AFTER_IT: dict[str, Break] = {
     "first token": lambda patch, service: patch.setattr(service, "script", lambda _: [Fault("secret")]),
     "later token": lambda patch, service: patch.setattr(service, "script", lambda _: [token(0, "a"), Fault("secret")]),
-    "iterator": lambda patch, _: patch.setattr(FakeStream, "read", raising),
+    "iterator": lambda patch, _: patch.setattr(FakeStream, "feed", raising),
     "usage": lambda patch, _: break_both(patch, "usage_out"),
     "meter": lambda patch, _: patch.setattr("headway.server.generation.RequestMeter.on_tokens", raising),
     "encode": lambda patch, _: break_both(patch, "make_answer"),
@@ -148,9 +148,18 @@ async def test_what_is_cancelled_from_outside_leaves_nothing_running(app: Any, s
 async def test_usage_of_an_aborted_request_is_what_was_made(app: Any, service: FakeService) -> None:
     service.script = lambda _: [token(0, "a"), token(0, "b"), asyncio.Event()]
     generation = await open_generation(app, service)
-    found = generation.batches()
-    await anext(found)
-    await anext(found)
+    taken: list[TextDelta] = []
+
+    class Sink:
+        def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
+            taken.extend(deltas)
+            return len(taken) < 2
+
+        async def drain(self) -> None:
+            raise Fault("enough")
+
+    with pytest.raises(Fault):
+        await generation.feed(Sink())
     await generation.aclose()
     await generation.aclose()
     assert generation.usage == Usage(2, 2, 0)

@@ -76,8 +76,10 @@ async def test_answers_logprobs_and_usage_are_those_worked_by_hand(service: Loca
 
 
 async def test_readers_that_leave_at_any_point_leave_no_block_behind(service: LocalService) -> None:
+    prefix = "the same prefix for all of them " * 2
+
     async def read_some(number: int) -> None:
-        prompt = "the same prefix for all of them " * 2 + "abc"[number % 3]
+        prompt = prefix + "abc"[number % 3]
         async with await service.generate(request(prompt, n=1 + number % 3, ignore_eos=True, max_tokens=60)) as stream:
             deltas = aiter(stream)
             for _ in range(number * 3):
@@ -86,6 +88,8 @@ async def test_readers_that_leave_at_any_point_leave_no_block_behind(service: Lo
 
     async with asyncio.timeout(WAIT_S):
         await asyncio.gather(*map(read_some, range(16)))
+        # All of them may have entered in the same step, before there was a prefix to find.
+        await ask(service, prefix + "a", max_tokens=1)
         assert await ask(service, "ab") == ALPHABET[2:]
         while True:
             stats = service.stats()["models"]["tiny"]

@@ -5,14 +5,13 @@ The 200 is sent once the service has accepted. Then each event is `data: JSON`, 
 connection stays open for the next request. A client that leaves, or that reads nothing for too long, ends the
 generation at once.
 
-What is there for a stream when its task comes to run is one write. Where the server offers WRITE_EXTENSION, a write
-that need not wait goes straight to the connection, past the layers around the app: they have seen the head, and none of
-them changes a body.
+What is there for a stream at once is one write. Where the server offers WRITE_EXTENSION, a write that need not wait
+goes straight to the connection, past the layers around the app (they have seen the head, and none of them changes a
+body) and without a turn of the stream's own task, which sleeps until the end, or until a reader is behind.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -132,13 +131,8 @@ class EventStream(Response):
 
     async def _send_chunks(self, writer: "_Writer") -> None:
         chunks = self._events(self._generation)
-        chunk, try_write = chunks.chunk, writer.try_write
         await writer.write(chunks.begin())
-        async with aclosing(self._generation.batches()) as batches:
-            async for batch in batches:
-                data = b"".join([chunk(index, delta) for index, delta in batch])
-                if data and not try_write(data):
-                    await writer.write(data)
+        await self._generation.feed(_ChunkSink(chunks, writer))
         await writer.write(chunks.end())
 
 
@@ -159,6 +153,29 @@ class _Writer:
                 await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
         except TimeoutError:
             raise SlowReader from None
+
+
+class _ChunkSink:
+    """Writes deltas as chunks; what has to wait is kept until drain(), and nothing is taken meanwhile."""
+
+    def __init__(self, chunks: Chunks, writer: _Writer) -> None:
+        self._chunk = chunks.chunk
+        self._writer = writer
+        self._try_write = writer.try_write
+        self._pending = b""
+
+    def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
+        chunk = self._chunk
+        data = b"".join([chunk(first + delta.choice, delta) for delta in deltas])
+        if not data or self._try_write(data):
+            return True
+        self._pending = data
+        return False
+
+    async def drain(self) -> None:
+        """Raises SlowReader."""
+        data, self._pending = self._pending, b""
+        await self._writer.write(data)
 
 
 def _write_nothing(data: bytes) -> bool:

@@ -1,9 +1,12 @@
 """One HTTP request's generations: its streams opened together, read as one, metered, and closed whatever happens."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
+from typing import Protocol
 
 from headway.core.output import TextDelta, TokenLogprob, Usage
 from headway.core.request import GenerateRequest
@@ -29,10 +32,22 @@ class Choice:
     stop_reason: int | str | None = None
 
 
+class Sink(Protocol):
+    """Where a generation's deltas go."""
+
+    def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
+        """Deltas in order, whose choices' indexes begin at `first`. Must not block. Whether it wants more at once."""
+        ...
+
+    async def drain(self) -> None:
+        """Called after it wanted no more; returns when it does."""
+        ...
+
+
 class Generation:
     """Accepted requests of one HTTP request, one a prompt. Choice i of prompt p has the index p * n + i.
 
-    Read it once, by batches() or collect(); close it always (`async with`): what still runs is aborted.
+    Read it once, by feed() or collect(); close it always (`async with`): what still runs is aborted.
     """
 
     def __init__(
@@ -79,35 +94,22 @@ class Generation:
             sum(usage.num_cached_tokens for usage in usages),
         )
 
-    async def batches(self) -> AsyncGenerator[list[tuple[int, TextDelta]], None]:
-        """(choice index, delta) as they come, those that are there together. Raises the first stream's HeadwayError."""
-        try:
-            if len(self._streams) == 1:
-                read = self._streams[0].read
-                while deltas := await read():
-                    yield self._meter(0, deltas)
-            else:
-                async for prompt, delta in _merge(self._streams):
-                    yield self._meter(prompt, (delta,))
-        except Exception:
-            self._end_reason = "error"
-            raise
+    async def feed(self, sink: Sink) -> None:
+        """Gives all deltas to the sink as they come, those that are there together. Raises the first stream's error."""
+        if len(self._streams) == 1:
+            while await self._feed_one(partial(self._give, sink, 0)):
+                await sink.drain()
+            return
+        async with aclosing(self._merged()) as merged:
+            async for prompt, delta in merged:
+                if not self._give(sink, prompt, (delta,)):
+                    await sink.drain()
 
     async def collect(self) -> list[Choice]:
         """All choices whole, by index."""
-        choices = [Choice() for _ in range(self.num_choices)]
-        texts: list[list[str]] = [[] for _ in choices]
-        async for batch in self.batches():
-            for index, delta in batch:
-                choice = choices[index]
-                texts[index].append(delta.text)
-                choice.token_ids += delta.token_ids
-                choice.logprobs += delta.logprobs
-                if delta.finish_reason is not None:
-                    choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
-        for choice, parts in zip(choices, texts, strict=True):
-            choice.text = "".join(parts)
-        return choices
+        whole = _Whole(self.num_choices)
+        await self.feed(whole)
+        return whole.choices()
 
     async def aclose(self) -> None:
         """Aborts what still runs; never raises; may be called again."""
@@ -124,15 +126,58 @@ class Generation:
     ) -> None:
         await self.aclose()
 
-    def _meter(self, prompt: int, deltas: Sequence[TextDelta]) -> list[tuple[int, TextDelta]]:
-        """Counts deltas of a prompt; they with the indexes of their choices."""
-        meter, now_s, first = self._meters[prompt], self._clock.now(), prompt * self._n
+    async def _feed_one(self, take: Callable[[Sequence[TextDelta]], bool]) -> bool:
+        try:
+            return await self._streams[0].feed(take)
+        except Exception:
+            self._end_reason = "error"
+            raise
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, TextDelta], None]:
+        try:
+            async for prompt, delta in _merge(self._streams):
+                yield prompt, delta
+        except Exception:
+            self._end_reason = "error"
+            raise
+
+    def _give(self, sink: Sink, prompt: int, deltas: Sequence[TextDelta]) -> bool:
+        """Counts deltas of a prompt and hands them on."""
+        meter, now_s = self._meters[prompt], self._clock.now()
         for delta in deltas:
             if delta.token_ids:
                 meter.on_tokens(delta.choice, len(delta.token_ids), now_s)
             if delta.finish_reason is not None:
                 meter.on_finish(delta.choice, delta.finish_reason)
-        return [(first + delta.choice, delta) for delta in deltas]
+        return sink.take(prompt * self._n, deltas)
+
+
+class _Whole:
+    """A sink that keeps all."""
+
+    def __init__(self, num_choices: int) -> None:
+        self._choices = [Choice() for _ in range(num_choices)]
+        self._texts: list[list[str]] = [[] for _ in range(num_choices)]
+
+    def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
+        for delta in deltas:
+            index = first + delta.choice
+            choice = self._choices[index]
+            self._texts[index].append(delta.text)
+            choice.token_ids += delta.token_ids
+            choice.logprobs += delta.logprobs
+            if delta.finish_reason is not None:
+                choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
+        return True
+
+    async def drain(self) -> None:
+        """Never called."""
+
+    def choices(self) -> list[Choice]:
+        """All of them, their texts put together."""
+        for choice, parts in zip(self._choices, self._texts, strict=True):
+            choice.text = "".join(parts)
+        return self._choices
 
 
 async def _open_streams(state: ServerState, requests: Sequence[GenerateRequest]) -> list[GenerateStream]:
@@ -158,7 +203,7 @@ async def _close_streams(streams: Sequence[GenerateStream]) -> None:
             log.error("closing a stream failed", exc_info=result)
 
 
-async def _merge(streams: Sequence[GenerateStream]) -> AsyncIterator[tuple[int, TextDelta]]:
+async def _merge(streams: Sequence[GenerateStream]) -> AsyncGenerator[tuple[int, TextDelta], None]:
     """(stream's place, delta) in the order of arrival; raises the first error. A full queue holds the streams back."""
     queue: asyncio.Queue[tuple[int, TextDelta | Exception | None]] = asyncio.Queue(
         QUEUED_DELTAS_A_STREAM * len(streams)

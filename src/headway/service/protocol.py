@@ -1,6 +1,6 @@
 """What a door needs of the house behind it. server/ knows nothing else of the models."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -46,10 +46,12 @@ class GenerateStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[TextDelta]: ...
 
-    async def read(self) -> Sequence[TextDelta]:
-        """What the iterator would give next: the deltas that are there (not more than fits one write), or the next one.
+    async def feed(self, take: Callable[[Sequence[TextDelta]], bool]) -> bool:
+        """Gives the deltas to `take`: those that are there (never more at once than fits one write), then what comes.
 
-        Empty at the end. Raises the error event's HeadwayError, once.
+        `take` says whether it wants more. It is called while the caller sleeps, and must not block. True: it wants no
+        more for now; call again when it does. False: the end. Raises the error event's HeadwayError, once, and what
+        `take` raised.
         """
         ...
 

@@ -1,15 +1,17 @@
 """RequestStream: an accepted request as its reader sees it (service/protocol.GenerateStream).
 
-The client applies the worker's events; the reader takes deltas. Between them is a queue that is watched: a reader that
-lets too much lie gets its request held (not scheduled), and after a while aborted. All on the event loop's thread.
+The client applies the worker's events; the reader takes deltas. A reader that wants more is given them in the client's
+own call, so that a step wakes no task of its streams. For one that does not there is a queue that is watched: who lets
+too much lie gets its request held (not scheduled), and after a while aborted. All on the event loop's thread.
 
-    worker events -> apply() -> one ChoiceAssembler a choice -> queue -> read(), __anext__() -> reader
-                                  | stop string: Abort(choice)    | full: Hold(true)   | half empty: Hold(false)
+    worker events -> apply() -> one ChoiceAssembler a choice -> wake() -> feed()'s taker
+                                  | stop string: Abort(choice)     `----> queue -> feed(), __anext__() -> reader
+                                                                          | full: Hold(true)  | half empty: Hold(false)
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -22,8 +24,11 @@ from headway.worker.prompt import PreparedRequest
 
 _TOKEN_BYTES = 8
 _LOGPROB_BYTES = 32
-MAX_DELTAS_A_READ = 32
+MAX_QUEUED_DELTAS_A_TAKE = 32
 """What a reader who comes late is given at once: few enough for one write."""
+
+Take = Callable[[Sequence[TextDelta]], bool]
+"""Is given deltas in order; says whether it wants more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +66,18 @@ class RequestStream:
         self._choices = [ChoiceAssembler(request.tokenizer, request.sampling, i) for i in range(request.sampling.n)]
         self._num_cached_tokens: int | None = None
         self._num_live = len(self._choices)
+        self._fresh: list[TextDelta] = []
+        """Since the last wake()."""
         self._queue: deque[tuple[TextDelta, int]] = deque()
-        """Deltas with what each weighs."""
+        """What nobody was there for, with what each weighs."""
         self._unread_bytes = 0
         self._error: HeadwayError | None = None
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        """Where the reader sleeps; its result is whether it wants more."""
+        self._take: Take | None = None
+        """The sleeping reader's, if it has one; the queue is empty then."""
         self._slow_timer: Timer | None = None
         self._timeout_timer: Timer | None = None
         if deadline is not None:
@@ -79,32 +89,27 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> TextDelta:
-        deltas = await self.read(1)
-        if not deltas:
-            raise StopAsyncIteration
-        return deltas[0]
+        while not self._queue:
+            if self._is_read():
+                raise StopAsyncIteration
+            await self._sleep(None)
+        return self._pop(1)[0]
 
-    async def read(self, max_deltas: int = MAX_DELTAS_A_READ) -> list[TextDelta]:
-        """The deltas that are there, at least one and in order, waiting for it; none at the end. Raises the error."""
-        queue = self._queue
-        while not queue:
-            if self._error is not None and not self._is_closed:
-                self._is_closed = True
-                raise self._error
-            if self._is_closed or not self._num_live:
-                return []
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        delta, weight = queue.popleft()
-        deltas = [delta]
-        while queue and len(deltas) < max_deltas:
-            delta, more = queue.popleft()
-            deltas.append(delta)
-            weight += more
-        self._unread_bytes -= weight
-        if self.is_held:
-            self._on_read_while_held()
-        return deltas
+    async def feed(self, take: Take) -> bool:
+        """Gives the deltas to `take`: those that are there, then each as it comes, while the caller sleeps.
+
+        True: `take` wants no more for now; call again when it does. False: that was the end. Raises the error, and what
+        `take` raised.
+        """
+        wants_more = True
+        while wants_more:
+            if self._queue:
+                wants_more = take(self._pop(MAX_QUEUED_DELTAS_A_TAKE))
+            elif self._is_read():
+                return False
+            else:
+                wants_more = await self._sleep(take)
+        return True
 
     async def __aenter__(self) -> "RequestStream":
         return self
@@ -125,9 +130,10 @@ class RequestStream:
         self._is_closed = True
         if not self.is_ended:
             self._abort_rest(reason)
+        self._fresh.clear()
         self._queue.clear()
         self._unread_bytes = 0
-        self._wake_reader()
+        self._hand_over()
 
     @property
     def usage(self) -> Usage:
@@ -167,7 +173,7 @@ class RequestStream:
         delta = self._choices[event.choice].push(event)
         if delta is None:
             return
-        self._put(delta)
+        self._fresh.append(delta)
         if delta.finish_reason is not None:
             self._num_live -= 1
             if event.finish_reason is None:
@@ -175,8 +181,8 @@ class RequestStream:
             self._stop_timers_if_ended()
 
     def wake(self) -> None:
-        """Lets the reader run, and holds the request if too much lies unread."""
-        self._wake_reader()
+        """Gives the reader what was applied, and holds the request if too much lies unread."""
+        self._hand_over()
         is_over = self._unread_bytes > self._limits.max_unsent_bytes
         if is_over and not self.is_held and not self.is_ended:
             self.is_held = True
@@ -193,7 +199,7 @@ class RequestStream:
             # Whoever waited may be gone: an error that nobody took is no news.
             self.accepted.exception()
         self._abort_rest(abort_reason)
-        self._wake_reader()
+        self._hand_over()
 
     def end(self, stop_reason: str) -> None:
         """Ends every choice that still runs with finish_reason "abort" and the text that it has."""
@@ -202,12 +208,12 @@ class RequestStream:
         for choice in self._choices:
             delta = choice.end("abort", stop_reason)
             if delta is not None:
-                self._put(delta)
+                self._fresh.append(delta)
         self._num_live = 0
         self._send(wire.Abort(request_id=self._wire_id, reason=stop_reason))
         self._stop_timers_if_ended()
         self.accept()
-        self._wake_reader()
+        self._hand_over()
 
     def lose_worker(self, error: HeadwayError) -> None:
         """The worker is gone: nothing is owed any more, and an open stream ends with `error`."""
@@ -217,14 +223,59 @@ class RequestStream:
 
     # within
 
-    def _put(self, delta: TextDelta) -> None:
-        weight = _weight(delta)
-        self._queue.append((delta, weight))
-        self._unread_bytes += weight
+    def _is_read(self) -> bool:
+        """Whether nothing comes any more, the queue being empty. Raises the error, once."""
+        if self._error is not None and not self._is_closed:
+            self._is_closed = True
+            raise self._error
+        return self._is_closed or not self._num_live
 
-    def _wake_reader(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _pop(self, max_deltas: int) -> list[TextDelta]:
+        queue = self._queue
+        deltas: list[TextDelta] = []
+        while queue and len(deltas) < max_deltas:
+            delta, weight = queue.popleft()
+            deltas.append(delta)
+            self._unread_bytes -= weight
+        if self.is_held:
+            self._on_read_while_held()
+        return deltas
+
+    async def _sleep(self, take: Take | None) -> bool:
+        self._waiter, self._take = self._loop.create_future(), take
+        try:
+            return await self._waiter
+        finally:
+            self._take = None
+
+    def _hand_over(self) -> None:
+        """Gives what is fresh to the reader who sleeps with a taker, and wakes any reader who has to act.
+
+        1. Nobody sleeps: it goes to the queue.
+        2. A reader without a taker: to the queue, and it is woken.
+        3. A reader with a taker: it takes, and sleeps on unless it wants no more or nothing more will come.
+        """
+        fresh, waiter, take = self._fresh, self._waiter, self._take
+        self._fresh = []
+        if waiter is None or waiter.done():  # 1.
+            self._enqueue(fresh)
+        elif take is None:  # 2.
+            self._enqueue(fresh)
+            waiter.set_result(True)
+        else:  # 3.
+            try:
+                wants_more = not fresh or take(fresh)
+            except Exception as error:  # the reader's own fault: it hears of it where it sleeps
+                waiter.set_exception(error)
+                return
+            if not wants_more or not self._num_live or self._error is not None or self._is_closed:
+                waiter.set_result(wants_more)
+
+    def _enqueue(self, deltas: Sequence[TextDelta]) -> None:
+        for delta in deltas:
+            weight = _weight(delta)
+            self._queue.append((delta, weight))
+            self._unread_bytes += weight
 
     def _apply_error(self, event: wire.TokenEvent) -> None:
         choice = self._choices[event.choice]

@@ -25,12 +25,14 @@ class Ledger:
     def join(self, sequence: Sequence) -> None:
         """A sequence begins to wait for the first time."""
         tenant = sequence.tenant
-        if tenant not in self._num_open:
-            least = self._least()
-            self.served[tenant] = max(self.served.get(tenant, 0), least)
-            if len(self.served) > 2 * len(self._num_open) + _MAX_ABSENT:
-                self._forget_absent(least)
-        self._num_open[tenant] += 1
+        if tenant in self._num_open:
+            self._num_open[tenant] += 1
+            return
+        least = self._least()
+        self.served[tenant] = max(self.served.get(tenant, 0), least)
+        self._num_open[tenant] = 1
+        if len(self.served) > 2 * len(self._num_open) + _MAX_ABSENT:
+            self._forget_absent(least)
 
     def leave(self, sequence: Sequence) -> None:
         """A sequence that joined has ended."""

@@ -159,15 +159,15 @@ class Scheduler:
             is_poisoned: what it computed must not be used by another.
             is_complete: it has all that it wanted: a row that is padded, where batches are.
         """
-        if sequence.status is SequenceStatus.RUNNING:
-            if is_complete and self._batching.pads_finished and sequence.num_missing_tokens == 1:
-                self._pad(sequence)
-            else:
-                if is_poisoned:
-                    self._kv_cache.forget(sequence)
-                self._stop_running(sequence)
-        elif sequence.status is SequenceStatus.WAITING:
+        before, sequence.status = sequence.status, SequenceStatus.FINISHED
+        if before is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
+        elif before is SequenceStatus.RUNNING and is_complete and self._is_padding(sequence):
+            self._pad(sequence)
+        elif before is SequenceStatus.RUNNING:
+            if is_poisoned:
+                self._kv_cache.forget(sequence)
+            self._stop_running(sequence)
         self._end(sequence)
 
     def check(self) -> None:
@@ -300,6 +300,7 @@ class Scheduler:
         self.num_preemptions += 1
         plan.preempted.append(sequence)
         if sequence.num_preemptions > self.limits.max_preemptions:
+            sequence.status = SequenceStatus.FINISHED
             plan.over_limit.append(sequence)
             self._end(sequence)
         else:
@@ -312,12 +313,15 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         """It is in no queue any more. With the last of a batch its padding ends."""
-        sequence.status = SequenceStatus.FINISHED
         if self._ledger is not None:
             self._ledger.leave(sequence)
         if self._padding and not self._batching.is_underway():
             for padding in tuple(self._padding):
                 self._stop_padding(padding)
+
+    def _is_padding(self, sequence: Sequence) -> bool:
+        """Whether one that has ended is computed on. Where nothing is cached it is not."""
+        return self._batching.pads_finished and self._batching.is_underway() and sequence.num_missing_tokens == 1
 
     def _pad(self, sequence: Sequence) -> None:
         """From running to padding. From now on it computes the last token that it had computed again and again: that

@@ -8,8 +8,9 @@ namespace {
 
 // So many rows of activations stay in a core's second-level cache, with a panel of weights in its first.
 constexpr int32_t most_block_rows = 96;
-// Items a thread: enough that a thread that came late costs little, few enough that a claim costs less.
-constexpr int32_t items_a_thread = 4;
+// Items a thread: enough that one that came late, or that shares its core, costs little, few enough that claims and the
+// breaks in the prefetching cost less. Few rows are a matter of memory.
+int32_t items_a_thread(int32_t num_rows) { return num_rows >= 16 ? 12 : 4; }
 constexpr int32_t least_block_panels = 2;
 constexpr int32_t most_block_panels = 64;
 
@@ -28,7 +29,7 @@ int32_t ProductStage::begin(const StepContext& context) {
     const int32_t tile = context.kernels->row_tile;
     const int32_t num_row_blocks = divide_up(num_rows_, most_block_rows);
     block_rows_ = divide_up(divide_up(num_rows_, num_row_blocks), tile) * tile;
-    const int32_t wanted = divide_up(num_threads_ * items_a_thread, divide_up(num_rows_, block_rows_));
+    const int32_t wanted = divide_up(num_threads_ * items_a_thread(num_rows_), divide_up(num_rows_, block_rows_));
     block_panels_ = std::clamp(num_panels_ / wanted, least_block_panels, most_block_panels) & ~1;  // gates: even
     if (num_threads_ == 1) block_panels_ = most_block_panels;
     first_item_.assign(1, 0);
@@ -51,7 +52,7 @@ void ProductStage::run(const StepContext& context, int32_t item, int) {
                          part.bias,            has_base ? context.at(part.base) : nullptr,
                          part.base.ld,         part.scale,
                          part.gate};
-    const Activations input = context.activations(input_, num_rows_);
+    const Activations input = context.activations(part.input, num_rows_);
     context.kernels->product(&part.matrix, &input, row_begin, std::min(row_begin + block_rows_, num_rows_), panel_begin,
                              std::min(panel_begin + block_panels_, part.matrix.num_panels), &out);
 }

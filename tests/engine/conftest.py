@@ -4,6 +4,7 @@ The executor stores (token, position) at each slot and answers from what it gath
 block, slot, position or stale entry changes the answer, and `next_token` says what is right.
 """
 
+import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class FakeExecutor:
         self.memory = np.full((num_blocks * block_size, 2), -1, np.int64)
         self.before_step: Callable[[StepArrays], None] = lambda step: None
         self.is_poisoned: Callable[[list[int]], bool] = lambda token_ids: False
+        self.has_blocks_ahead = False
+        """A table may have blocks behind its context: of tokens that are computed anew."""
         self.steps: list[StepArrays] = []
 
     def execute(self, step: StepArrays) -> Float32:
@@ -67,7 +70,7 @@ class FakeExecutor:
     def _context(self, step: StepArrays, seq: int) -> list[int]:
         length = int(step.context_lens[seq])
         num_blocks = -(-length // self.block_size)
-        assert not step.block_tables[seq, num_blocks:].any()
+        assert self.has_blocks_ahead or not step.block_tables[seq, num_blocks:].any()
         slots = (step.block_tables[seq, :num_blocks, None] * self.block_size + np.arange(self.block_size)).ravel()
         assert self.memory[slots[:length], 1].tolist() == list(range(length))
         return self.memory[slots[:length], 0].tolist()
@@ -119,10 +122,26 @@ class Rig:
     kv_cache: KVCache
     steps: list[wire.Step] = field(default_factory=list)
 
-    def submit(self, request_id: str, prompt: Sequence[int], **sampling: object) -> wire.Accepted | wire.Refused:
+    def submit(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        *,
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str = "",
+        **sampling: object,
+    ) -> wire.Accepted | wire.Refused:
         """A request, as the parent sends it."""
-        chosen = wire.Sampling(temperature=0.0, **sampling)
-        return self.engine.submit(wire.Submit(request_id=request_id, prompt_token_ids=list(prompt), sampling=chosen))
+        submit = wire.Submit(
+            request_id=request_id,
+            prompt_token_ids=list(prompt),
+            sampling=wire.Sampling(temperature=0.0, **sampling),
+            priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
+        )
+        return self.engine.submit(submit)
 
     def expect(self, prompt: Sequence[int], max_tokens: int, ends: Collection[int] = (END,)) -> tuple[list[int], str]:
         """What output() must be: the tokens worked out from the prompt alone, and stop or length."""
@@ -165,17 +184,23 @@ class Rig:
 
 @pytest.fixture(scope="session")
 def make_rig() -> Callable[..., Rig]:
-    """Makes a rig; keywords are EngineConfig's, with num_blocks and max_model_len."""
+    """Makes a rig; keywords are EngineConfig's, with num_blocks, max_model_len and now."""
 
-    def make(*, num_blocks: int = 64, max_model_len: int = 200, **config: object) -> Rig:
+    def make(
+        *,
+        num_blocks: int = 64,
+        max_model_len: int = 200,
+        now: Callable[[], float] = time.perf_counter,
+        **config: object,
+    ) -> Rig:
         settings = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "block_size": 4, "seed": 1, **config}
         engine_config = EngineConfig(**settings)
         block_size = engine_config.block_size
         executor = FakeExecutor(num_blocks, block_size)
+        executor.has_blocks_ahead = not engine_config.enable_kv_cache
         sampler = FakeSampler(engine_config.max_num_seqs, max_model_len)
-        kv_cache = KVCache(
-            num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=engine_config.enable_prefix_caching
-        )
+        has_tree = engine_config.enable_prefix_caching and engine_config.enable_kv_cache
+        kv_cache = KVCache(num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=has_tree)
         engine = Engine(
             executor=executor,
             sampler=sampler,
@@ -183,6 +208,7 @@ def make_rig() -> Callable[..., Rig]:
             config=engine_config,
             max_model_len=max_model_len,
             end_token_ids=frozenset({END}),
+            now=now,
         )
         return Rig(engine, executor, sampler, kv_cache)
 

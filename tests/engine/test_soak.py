@@ -369,8 +369,8 @@ def test_each_answer_of_a_random_mix_is_that_of_the_request_alone(
     seen: Counter[str] = Counter()
     insert, evict = RadixTree.insert, RadixTree.evict
 
-    def watched_insert(tree: RadixTree, node: Any, token_ids: list[int], block_ids: list[int]) -> Any:
-        node, merged = insert(tree, node, token_ids, block_ids)
+    def watched_insert(tree: RadixTree, node: Any, token_ids: list[int], block_ids: list[int], salt: str) -> Any:
+        node, merged = insert(tree, node, token_ids, block_ids, salt)
         seen["merged"] += merged != block_ids
         return node, merged
 

@@ -23,7 +23,7 @@ class StepArrays:
     positions: Int32  # [num_tokens]
     query_starts: Int32  # [num_seqs + 1], sequence s has tokens query_starts[s]:query_starts[s + 1]
     context_lens: Int32  # [num_seqs], tokens in the cache once this step is done
-    block_tables: Int32  # [num_seqs, max_blocks], rows padded by 0 after ceil(context_len / block_size)
+    block_tables: Int32  # [num_seqs, max_blocks], those from ceil(context_len / block_size) on are not read
     slots: Int64  # [num_tokens], where each token's K and V go
     logit_rows: Int32  # [num_logit_rows], ascending indexes into the tokens: whose logits are wanted
 

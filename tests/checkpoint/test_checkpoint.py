@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headway.checkpoint.checkpoint import open_checkpoint
-from headway.checkpoint.huggingface import HF_ARCHITECTURES
 from headway.errors import CorruptCheckpoint, UnsupportedModel
 
 Save = Callable[..., tuple[Path, torch.nn.Module]]
@@ -35,7 +34,10 @@ def theirs(name: str) -> str:
     return name
 
 
-@pytest.mark.parametrize("architecture", HF_ARCHITECTURES)
+LLAMA_LIKE = [f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3", "Granite")]
+
+
+@pytest.mark.parametrize("architecture", LLAMA_LIKE)
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_every_tensor_that_transformers_saves_is_read_under_its_canonical_name(
     saved: Save, architecture: str, is_sharded: bool

@@ -5,18 +5,32 @@ from collections.abc import Callable
 from headway.checkpoint.shape import ModelShape
 from headway.errors import UnsupportedModel
 from headway.model.builder import Builder
+from headway.model.gemma2 import make_gemma2
+from headway.model.gemma3 import make_gemma3
+from headway.model.gpt2 import make_gpt2
+from headway.model.gpt_neox import make_gpt_neox
 from headway.model.granite import make_granite
 from headway.model.llama import make_llama
 from headway.model.mistral import make_mistral
+from headway.model.olmo2 import make_olmo2
+from headway.model.opt import make_opt
+from headway.model.phi3 import make_phi3
 from headway.model.program import Program
 from headway.model.qwen2 import make_qwen2
 from headway.model.qwen3 import make_qwen3
 from headway.model.smollm3 import make_smollm3
 
 ARCHITECTURES: dict[str, Callable[[Builder], Program]] = {
+    "gemma2": make_gemma2,
+    "gemma3": make_gemma3,
+    "gpt2": make_gpt2,
+    "gpt_neox": make_gpt_neox,
     "granite": make_granite,
     "llama": make_llama,
     "mistral": make_mistral,
+    "olmo2": make_olmo2,
+    "opt": make_opt,
+    "phi3": make_phi3,
     "qwen2": make_qwen2,
     "qwen3": make_qwen3,
     "smollm3": make_smollm3,

@@ -11,13 +11,20 @@ LAYER_EPS = "attention.layer_norm_epsilon"
 
 
 def read_decoder(
-    file: GgufFile, keys: Keys, name: str, *, is_interleaved: bool = False, eps_key: str = RMS_EPS
+    file: GgufFile,
+    keys: Keys,
+    name: str,
+    *,
+    is_interleaved: bool = False,
+    has_rope: bool = True,
+    eps_key: str = RMS_EPS,
 ) -> ModelShape:
     """The numbers that Llama and its kin have; each layer has the window, if there is one.
 
     Args:
         name: ours, of the architecture.
         is_interleaved: the converter interleaves the rows of q and k.
+        has_rope: its positions are rotary ones, not learned.
         eps_key: of the norms that it has.
     """
     hidden_size, num_heads = keys.integer("embedding_length"), keys.layered("attention.head_count")
@@ -37,7 +44,7 @@ def read_decoder(
         intermediate_size=keys.layered("feed_forward_length"),
         max_position=keys.integer("context_length"),
         norm_eps=keys.number(eps_key),
-        rope=read_rope(file, keys, head_dim, is_interleaved=is_interleaved),
+        rope=read_rope(file, keys, head_dim, is_interleaved=is_interleaved) if has_rope else None,
         has_qkv_bias="blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
         has_o_bias="blk.0.attn_output.bias" in tensors,
         has_mlp_bias="blk.0.ffn_down.bias" in tensors or "blk.0.ffn_gate.bias" in tensors,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headway.checkpoint.fields import Fields
 from headway.checkpoint.gguf import GgufFile
-from headway.checkpoint.gguf_models import llama
+from headway.checkpoint.gguf_models import gemma, gpt, llama, olmo, phi
 from headway.checkpoint.gguf_models.keys import Keys
 from headway.checkpoint.gguf_models.tensors import GgufNames, views_by_name
 from headway.checkpoint.shape import ModelShape
@@ -27,6 +27,12 @@ _FAMILIES: Mapping[str, GgufFamily] = {
     "smollm3": GgufFamily(llama.read_smollm3, llama.IN_PAIRS),
     "qwen2": GgufFamily(llama.read_qwen2, llama.IN_HALVES),
     "qwen3": GgufFamily(llama.read_qwen3, llama.IN_HALVES),
+    "gpt2": GgufFamily(gpt.read_gpt2, llama.IN_HALVES),
+    "gptneox": GgufFamily(gpt.read_gpt_neox, llama.IN_HALVES),
+    "gemma2": GgufFamily(gemma.read_gemma2, gemma.NAMES),
+    "gemma3": GgufFamily(gemma.read_gemma3, gemma.NAMES),
+    "phi3": GgufFamily(phi.read_phi3, phi.NAMES),
+    "olmo2": GgufFamily(olmo.read_olmo2, llama.IN_HALVES),
 }
 GGUF_ARCHITECTURES = tuple(_FAMILIES)
 

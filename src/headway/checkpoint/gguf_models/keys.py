@@ -43,3 +43,12 @@ class Keys:
                 raise UnsupportedModel(f"{self.where}: {self.name(key)} differs between layers ({different[:5]})")
             return Fields({key: different[0]}, self.where).integer(key)
         return self.integer(key, default)
+
+    def flags(self, key: str, count: int) -> list[bool] | None:
+        """An array of a truth value for each layer; None where the key is not there."""
+        value = self.fields.values.get(self.name(key))
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or value.dtype != np.bool_ or value.size < count:
+            self.fields.fail(self.name(key), f"is not a list of a truth value for each of {count} layers")
+        return [bool(flag) for flag in value[:count]]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.checkpoint.fields import Fields
-from headway.checkpoint.huggingface import llama
+from headway.checkpoint.huggingface import gemma, gpt, llama, olmo, phi
 from headway.checkpoint.huggingface.keys import refuse
 from headway.checkpoint.huggingface.tensors import TensorNames, views_by_name
 from headway.checkpoint.safetensors import SafetensorsFile
@@ -22,6 +22,8 @@ class Family:
     """What config.json says where it names no architecture."""
     read: Callable[[Fields], ModelShape]
     names: TensorNames
+    ignores_code: bool = False
+    """An auto_map is no reason to refuse: transformers has taken the code over, and so have we."""
 
 
 _FAMILIES: Mapping[str, Family] = {
@@ -31,6 +33,13 @@ _FAMILIES: Mapping[str, Family] = {
     "Qwen3ForCausalLM": Family("qwen3", "qwen3", llama.read_qwen3, llama.NAMES),
     "SmolLM3ForCausalLM": Family("smollm3", "smollm3", llama.read_smollm3, llama.NAMES),
     "GraniteForCausalLM": Family("granite", "granite", llama.read_granite, llama.NAMES),
+    "OPTForCausalLM": Family("opt", "opt", gpt.read_opt, gpt.OPT_NAMES),
+    "GPT2LMHeadModel": Family("gpt2", "gpt2", gpt.read_gpt2, gpt.GPT2_NAMES),
+    "GPTNeoXForCausalLM": Family("gpt_neox", "gpt_neox", gpt.read_gpt_neox, gpt.NEOX_NAMES),
+    "Gemma2ForCausalLM": Family("gemma2", "gemma2", gemma.read_gemma2, gemma.NAMES),
+    "Gemma3ForCausalLM": Family("gemma3", "gemma3_text", gemma.read_gemma3, gemma.NAMES),
+    "Phi3ForCausalLM": Family("phi3", "phi3", phi.read_phi3, phi.NAMES, ignores_code=True),
+    "Olmo2ForCausalLM": Family("olmo2", "olmo2", olmo.read_olmo2, olmo.NAMES),
 }
 HF_ARCHITECTURES = tuple(_FAMILIES)
 
@@ -41,7 +50,7 @@ def read_shape(config: Fields) -> ModelShape:
     Raises UnsupportedModel for an architecture, or a use of one, that is not there; CorruptCheckpoint for wrong values.
     """
     family = _family(config)
-    _check_features(config)
+    _check_features(config, family)
     return family.read(config)
 
 
@@ -69,8 +78,8 @@ def _family(config: Fields) -> Family:
     return by_type[model_type]
 
 
-def _check_features(config: Fields) -> None:
-    if config.has("auto_map"):
+def _check_features(config: Fields, family: Family) -> None:
+    if config.has("auto_map") and not family.ignores_code:
         refuse(config, "has an auto_map: it asks for Python code of its own, which Headway never runs")
     if config.has("quantization_config"):
         method = config.mapping("quantization_config").get("quant_method", "unnamed")

@@ -10,7 +10,8 @@ from headway.checkpoint.shape import ModelShape
 from headway.checkpoint.weights import WeightView
 from headway.errors import CorruptCheckpoint
 
-_ROTARY = r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
+ROTARY = r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
+"""Tables that older files hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class TensorNames:
     """Names in a layer, without .weight and .bias: the canonical one, or what the tensor splits into."""
     transposed: frozenset[str] = field(default_factory=frozenset)
     """Those of parts whose weights stand as [in, out]."""
-    derived: str = _ROTARY
+    derived: str = ROTARY
     """Names of what is no weight but follows from the config."""
 
     def views(self, file: SafetensorsFile, tensor: SafeTensor, shape: ModelShape) -> Iterator[tuple[str, WeightView]]:

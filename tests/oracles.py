@@ -116,12 +116,14 @@ def set_vocab(self):  # the test's models have no tokenizer that llama.cpp knows
 
 
 for source, target, fuse in json.loads(sys.argv[2]):
-    hparams = ModelBase.load_hparams(Path(source), False)
+    # The converter reads config.json by transformers, which drops older keys that some of its classes still want.
+    older = json.loads((Path(source) / "config.json").read_text())
+    hparams = older | ModelBase.load_hparams(Path(source), False)
     model_class = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     model_class.set_vocab = set_vocab
     with torch.inference_mode():
         f32 = gguf.LlamaFileType.ALL_F32
-        model_class(Path(source), f32, Path(target), eager=True, fuse_qkv=fuse).write()
+        model_class(Path(source), f32, Path(target), eager=True, fuse_qkv=fuse, hparams=hparams).write()
 """
 
 

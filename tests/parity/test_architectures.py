@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from headway import _native
 from headway.cache.kv_store import KVStore
 from headway.executor.fuse import ALL_FUSIONS
 from headway.executor.native import NativeExecutor
@@ -81,7 +82,9 @@ def spread_error(ours: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(ours - wanted).max() / wanted.std())
 
 
-def test_native_gives_the_float64_logits_and_transformers_up_to_its_rounding(saved, sequences_of):
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_native_gives_the_float64_logits_and_transformers_up_to_its_rounding(saved, sequences_of, isa, monkeypatch):
+    monkeypatch.setenv("HEADWAY_ISA", isa)
     ours = native_executor(saved).execute(sequences_of(1, block_size=BLOCK).step({0: PROMPTS[0]}))
     weights = {
         name: to_bfloat16(array) if array.ndim == 2 else array

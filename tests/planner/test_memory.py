@@ -137,3 +137,13 @@ def test_sizes_read_well(size, text):
 )
 def test_how_many_contexts_the_cache_holds_counts_whole_blocks(config, holds):
     assert holds in plan(**config).lines()[4]
+
+
+def test_layers_with_a_window_keep_all_tokens_and_the_plan_says_so():
+    shape = dataclasses.replace(SHAPE, num_layers=3, sliding_window=2048, full_layers=frozenset({1}))
+    program, config = make_program(shape), EngineConfig()
+    made = plan_memory(program, torch_costs(program, "float32", config), config, GIB)
+    assert made.kv_bytes_per_token == TOKEN // 2 * 3
+    (line,) = (line for line in made.lines() if line.startswith("windows"))
+    assert line == "windows    2 of 3 layers see the last 2,048 tokens; they keep K and V of all tokens"
+    assert not any(line.startswith("windows") for line in plan().lines())

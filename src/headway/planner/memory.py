@@ -38,6 +38,8 @@ class MemoryPlan:
     is_lowered: bool
     """Nothing was asked for, and the pool does not hold the model's own."""
     available_bytes: int
+    windows: tuple[int | None, ...] = ()
+    """How many tokens each cache's layer sees; None: all. A layer with a window keeps K and V of all tokens as well."""
 
     @property
     def total_bytes(self) -> int:
@@ -60,6 +62,8 @@ class MemoryPlan:
             f"together   {size_text(self.total_bytes)} of {size_text(self.available_bytes)} available",
             f"context    {self.max_model_len:,} tokens; the cache holds {num_contexts:,.1f} of these at once",
         ]
+        if any(self.windows):
+            lines.insert(2, f"windows    {_windows_text(self.windows)}; they keep K and V of all tokens")
         if self.is_lowered:
             lines[-1] += f"; the model could {self.model_max_len:,}: give more --kv-cache-memory for these"
         return lines
@@ -67,6 +71,12 @@ class MemoryPlan:
     def describe(self) -> str:
         """lines() as one text."""
         return "\n".join(self.lines())
+
+
+def _windows_text(windows: tuple[int | None, ...]) -> str:
+    sizes = sorted({window for window in windows if window is not None})
+    num_layers = sum(window is not None for window in windows)
+    return f"{num_layers} of {len(windows)} layers see the last {' or '.join(f'{size:,}' for size in sizes)} tokens"
 
 
 def plan_memory(program: Program, costs: Costs, config: EngineConfig, available_bytes: int) -> MemoryPlan:
@@ -107,6 +117,7 @@ def plan_memory(program: Program, costs: Costs, config: EngineConfig, available_
         model_max_len=program.max_position,
         is_lowered=config.max_model_len is None and wanted_len > num_blocks * config.block_size,
         available_bytes=available_bytes,
+        windows=tuple(cache.window for cache in program.caches),
     )
     _check_fits(plan, config)
     return plan

@@ -63,9 +63,33 @@ def _library(kind: str) -> Library:
     return library
 
 
-@pytest.mark.parametrize("kind", ["bytes", "metaspace", "prepend"])
+def _library_of(kind: str) -> Library:
+    """Unigram or WordPiece, with BOS as the beginning of a text."""
+    if kind == "unigram":
+        library = Library(models.Unigram())
+        library.normalizer = normalizers.Replace(Regex(" {2,}"), " ")
+        library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=80, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False, max_piece_length=6
+        )
+    else:
+        library = Library(models.WordPiece(unk_token="<unk>"))
+        library.normalizer, library.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        library.decoder = decoders.WordPiece(cleanup=False)
+        trainer = trainers.WordPieceTrainer(vocab_size=80, special_tokens=SPECIAL, show_progress=False)
+    library.train_from_iterator(CORPUS, trainer)
+    library.add_tokens([AddedToken("<tool>", normalized=False)])
+    tree = json.loads(library.to_str())
+    for token in tree["added_tokens"]:
+        token["lstrip"], token["rstrip"] = token["content"] == "<mask>", token["content"] == "</s>"
+    library = Library.from_str(json.dumps(tree))
+    library.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return library
+
+
+@pytest.mark.parametrize("kind", ["bytes", "metaspace", "prepend", "unigram", "wordpiece"])
 def test_ids_and_text_equal_the_librarys(kind: str, json_source: JsonSource) -> None:
-    library = _library(kind)
+    library = _library_of(kind) if kind in ("unigram", "wordpiece") else _library(kind)
     tokenizer = make_tokenizer(json_source(json.loads(library.to_str()), bos_token="<s>", eos_token="</s>"))
     as_text = Library.from_str(library.to_str())
     as_text.encode_special_tokens = True
@@ -76,7 +100,10 @@ def test_ids_and_text_equal_the_librarys(kind: str, json_source: JsonSource) -> 
         assert tokenizer.encode(text, add_special_tokens=False) == plain, text
         assert tokenizer.encode(text) == [1, *plain]
         for ids in (parsed, plain):
-            assert tokenizer.decode(ids, skip_special_tokens=True) == library.decode(ids, skip_special_tokens=True)
+            expected = library.decode(ids, skip_special_tokens=True)
+            if kind == "wordpiece":  # The library puts a space before each token that does not continue a word.
+                expected = expected.replace(" <tool>", "<tool>")
+            assert tokenizer.decode(ids, skip_special_tokens=True) == expected
     assert tokenizer.bos_token_id == 1
     assert tokenizer.special_token_ids == {0, 1, 2, 3}
 
@@ -128,9 +155,8 @@ def test_truncation_and_padding_in_the_file_do_not_touch_a_prompt(json_source: J
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model": {"type": "WordPiece", "vocab": {}}}, "WordPiece"),
-        ({"model": {"type": "Unigram", "vocab": []}}, "Unigram"),
-        ({"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}, "WordPiece"),
+        ({"model": {"type": "WordLevel", "vocab": {}}}, "WordLevel"),
+        ({"decoder": {"type": "CTC"}}, "CTC"),
         ({"decoder": None}, "missing"),
     ],
 )

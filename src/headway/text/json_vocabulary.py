@@ -1,4 +1,7 @@
-"""A Vocabulary from a Hugging Face folder's tokenizer.json: byte-level BPE, or BPE that spells a space ▁ (Llama 2)."""
+"""A Vocabulary from a Hugging Face folder's tokenizer.json.
+
+Read are byte-level BPE, BPE and Unigram that spell a space ▁ (Llama 2; T5, XLM-R), and WordPiece (BERT).
+"""
 
 import copy
 import json
@@ -17,13 +20,14 @@ MAX_TOKENS = 1 << 24
 """The largest vocabularies have a quarter of a million."""
 _MAX_DEPTH = 32
 _PARTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+_MODELS = ("BPE", "Unigram", "WordPiece")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def read_json_vocabulary(files: TokenizerFiles) -> Vocabulary:
     """The vocabulary of a tokenizer.json.
 
-    Raises CorruptCheckpoint for a file that is not one, UnsupportedModel for a model or decoder that is not BPE's.
+    Raises CorruptCheckpoint for a file that is not one, UnsupportedModel for a model or decoder that is not read.
     """
     tree = _read_tree(files)
     spelling, strips_leading_space = _decoder(tree)
@@ -32,6 +36,8 @@ def read_json_vocabulary(files: TokenizerFiles) -> Vocabulary:
     texts = _texts(engine)
     added = [token for token in tree.get("added_tokens") or () if token.get("content")]
     literal_ids = frozenset(int(token["id"]) for token in added)
+    if is_word_pieces := tree["model"].get("type") == "WordPiece":
+        texts = _as_spaces(texts, literal_ids, str(tree["model"].get("continuing_subword_prefix") or "##"))
     bos_token_id = _config_token_id(engine, files.config, "bos_token")
     prefix, suffix = _around(engine)
     prefix = _wanted(prefix, bos_token_id, files.config.get("add_bos_token"))
@@ -39,7 +45,7 @@ def read_json_vocabulary(files: TokenizerFiles) -> Vocabulary:
     return Vocabulary(
         merger=engine,
         later_merger=engine if later is None else _make_engine(files, later),
-        can_cut=spelling == "bytes",
+        can_cut=spelling == "bytes" or is_word_pieces,
         texts=texts,
         spelling=spelling,
         literal_ids=literal_ids,
@@ -83,8 +89,8 @@ def _read_tree(files: TokenizerFiles) -> dict[str, Any]:
     if not isinstance(tree, dict) or not isinstance(tree.get("model"), dict):
         raise CorruptCheckpoint(f"{files.tokenizer_json.name} is no tokenizer: it has no model")
     kind = tree["model"].get("type", "BPE")
-    if kind != "BPE":
-        raise UnsupportedModel(f"the tokenizer's model is {kind}; Headway reads BPE")
+    if kind not in _MODELS:
+        raise UnsupportedModel(f"the tokenizer's model is {str(kind)[:50]}; Headway reads {', '.join(_MODELS)}")
     _check_parts(files, tree)
     # A tokenizer that cuts or pads on its own would change a prompt without a word.
     tree["truncation"] = tree["padding"] = None
@@ -147,6 +153,8 @@ def _decoder(tree: Mapping[str, Any]) -> tuple[Spelling, bool]:
     kinds = {stage.get("type") for stage in stages}
     if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
         return "bytes", False
+    if kinds == {"WordPiece"}:
+        return "spaces", True
     replaces = [stage for stage in stages if stage.get("type") == "Replace"]
     is_plain = all(stage.get("pattern") == {"String": "▁"} and stage.get("content") == " " for stage in replaces)
     if (replaces or "Metaspace" in kinds) and is_plain and kinds <= {
@@ -159,7 +167,7 @@ def _decoder(tree: Mapping[str, Any]) -> tuple[Spelling, bool]:
         return "spaces", strips or prepends
     raise UnsupportedModel(
         f"the tokenizer's decoder is {' + '.join(str(stage.get('type')) for stage in stages) or 'missing'}; Headway "
-        "reads ByteLevel, and Metaspace or Replace with ByteFallback"
+        "reads ByteLevel, WordPiece, and Metaspace or Replace with ByteFallback"
     )
 
 
@@ -186,6 +194,18 @@ def _texts(engine: Engine) -> list[str | None]:
     for text, token_id in vocabulary.items():
         texts[token_id] = text
     return texts
+
+
+def _as_spaces(texts: Sequence[str | None], literal_ids: frozenset[int], prefix: str) -> list[str | None]:
+    """WordPiece's tokens spelt as SentencePiece does: ▁ begins a word, and what continues one has no mark."""
+    return [
+        text
+        if text is None or token_id in literal_ids
+        else text.removeprefix(prefix)
+        if text.startswith(prefix)
+        else f"▁{text}"
+        for token_id, text in enumerate(texts)
+    ]
 
 
 def _byte_ids(texts: Sequence[str | None], literal_ids: frozenset[int]) -> dict[int, int]:

@@ -114,6 +114,8 @@ class Plan:
         interleaved: bool,
     ) -> None: ...
     def select(self, *, input: _Place, out: _Place) -> None: ...
+    def embed_types(self, table: PackedMatrix, *, out: _Place) -> None: ...
+    def pool(self, *, kind: int, normalise: bool, input: _Place, out: _Place) -> None: ...
     def product_stage(self, *, is_selected: bool, input: _PreparedPlace) -> None: ...
     def product(
         self,
@@ -154,6 +156,10 @@ class Plan:
     def execute(self, *step: npt.NDArray[np.signedinteger]) -> None:
         """token_ids, positions, slots, query_starts, context_lens, block_tables, logit_rows. Raises ValueError before
         anything is written."""
+
+    def encode(self, *step: npt.NDArray[np.signedinteger]) -> None:
+        """token_ids, token_types, positions, slots, query_starts, context_lens, block_tables, the last row of each
+        sequence. Raises as execute()."""
 
     def sample(self, *arguments: object) -> None:
         """As execute(), then rows to check and where to say whether each is finite, a Sampler, and its sample()'s

@@ -110,7 +110,7 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     config = Fields.of_json(folder / "config.json")
-    shape = huggingface.read_shape(config)
+    shape = huggingface.with_pooling(folder, huggingface.read_shape(config))
     files = _weight_files(folder)
     weights = MappedWeights(huggingface.folder_views(files, shape))
     text = huggingface_text.read_text(folder, config, shape.vocab_size)

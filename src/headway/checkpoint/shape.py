@@ -24,6 +24,13 @@ model/. Canonical names of weights, which every format is mapped onto (i is the 
     embed_out.weight                [embedding_size, hidden_size]
     lm_head.weight                  [vocab_size, hidden_size], absent where it is tied to embed.weight
 
+Of encoders also:
+
+    token_types.weight              [num_token_types, hidden_size]
+    embed_norm.weight               [hidden_size], of the sum of all embeddings
+    pooler.weight                   [hidden_size, hidden_size], where there is a head             .bias
+    classifier.weight               [num_labels, hidden_size], where there is a head              .bias
+
 Rows of q and k stand as Hugging Face has them (rotated in halves); a format that permutes them is undone when read.
 Norms that multiply by 1 + w (Gemma) are w.
 """
@@ -47,6 +54,38 @@ class RopeShape:
     """GGUF's rope_freqs: each frequency is divided by its factor."""
     skipped_layers: frozenset[int] = frozenset()
     """Layers without positions (SmolLM3)."""
+
+
+Pooling = Literal["cls", "mean", "max", "last"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderShape:
+    """What an encoder (BERT's family) has beside ModelShape's numbers: how one vector, or one score, is made of a text.
+
+    Of sentence-transformers' files beside config.json: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
+    config_sentence_transformers.json.
+    """
+
+    num_token_types: int
+    position_offset: int = 0
+    """Rows of the table of positions before position 0 (RoBERTa)."""
+    num_labels: int | None = None
+    """Of a head that scores pairs of texts; None: it has none, and makes embeddings."""
+    has_sigmoid: bool = False
+    """The head's score goes through a sigmoid."""
+    pooling: Pooling = "cls"
+    is_normalised: bool = False
+    max_tokens: int | None = None
+    """The longest text that it was trained for, special tokens included; None: max_position."""
+    dimensions: tuple[int, ...] = ()
+    """Lengths that a vector may be cut to (Matryoshka), ascending; empty: none of its own."""
+    any_dimension: bool = False
+    """... or any length."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """What is put before a text, by what the text is for (query, document, ...)."""
+    default_prompt: str = ""
+    """... where nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +136,8 @@ class ModelShape:
     """Logits are multiplied by it (Granite: 1 / logits_scaling)."""
     logits_soft_cap: float | None = None
     """Logits become cap * tanh(logit / cap) (Gemma 2)."""
+    encoder: EncoderShape | None = None
+    """None: a language model."""
     dtype: str = "float32"
     """What the file's weights were computed with: float32, bfloat16 or float16."""
 

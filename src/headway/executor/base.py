@@ -29,6 +29,15 @@ class StepArrays:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderStep:
+    """One step of an encoder: num_seqs whole sequences, end to end, each from position 0 on."""
+
+    token_ids: Int32  # [num_tokens]
+    token_types: Int32  # [num_tokens]
+    query_starts: Int32  # [num_seqs + 1], sequence s has tokens query_starts[s]:query_starts[s + 1]
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """What was chosen for each of n rows; k is the largest number of logprobs that one of them asked for."""
 
@@ -78,6 +87,14 @@ class Executor(Protocol):
 
     def execute(self, step: StepArrays) -> Float32:
         """Runs the step, writes its K and V. Logits [num_logit_rows, vocab_size], valid until the next call."""
+        ...
+
+
+class EncodingExecutor(Protocol):
+    """An encoder's Program bound to its weights. Not thread-safe: one step at a time."""
+
+    def encode(self, step: EncoderStep) -> Float32:
+        """Runs the step. [num_seqs, width], a vector or the scores of each sequence, valid until the next call."""
         ...
 
 

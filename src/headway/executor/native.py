@@ -10,11 +10,22 @@ import numpy as np
 from headway import _native
 from headway.config import Dtype, Quantization
 from headway.errors import HeadwayError, InvalidConfig, InvariantBroken, OutOfMemory, UnsupportedModel
-from headway.executor.base import Bool, Float32, Int32, Int64, KVBuffers, Sampled, StepArrays, Weights
+from headway.executor.base import (
+    Bool,
+    EncoderStep,
+    Float32,
+    Int32,
+    Int64,
+    KVBuffers,
+    Sampled,
+    StepArrays,
+    Weights,
+)
+from headway.executor.encoder_step import place_whole
 from headway.executor.native_plan import compile_plan
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, NativeFusion, PlanLimits
-from headway.model.ops import Attention, Embed, Experts, HeadLinear
+from headway.model.ops import Attention, Experts, HeadLinear
 from headway.model.program import Program
 from headway.planner.native_costs import vocabulary_names
 
@@ -55,6 +66,7 @@ class NativeExecutor:
     ) -> None:
         _check_kv(kv)
         self.vocab_size = program.vocab_size
+        self._block_size = kv.block_size
         try:
             self._workers = _native.Workers(threads)
             loader = MatrixLoader(
@@ -85,6 +97,17 @@ class NativeExecutor:
             raise InvariantBroken(str(error)) from error
         logits: Float32 = self._plan.logits()
         return logits
+
+    def encode(self, step: EncoderStep) -> Float32:
+        """Runs a step of an encoder: see EncodingExecutor. Its K and V are written over kv, and void after it."""
+        placed = place_whole(step, self._block_size)
+        token_ids, *rest = _arguments(placed, placed.logit_rows)
+        try:
+            self._plan.encode(token_ids, step.token_types, *rest)
+        except ValueError as error:
+            raise InvariantBroken(str(error)) from error
+        vectors: Float32 = self._plan.logits()
+        return vectors
 
     def execute_and_sample(
         self,
@@ -146,15 +169,14 @@ def _check_kv(kv: KVBuffers) -> None:
 def native_refusal(program: Program, dtype: Dtype) -> HeadwayError | None:
     """Why this executor does not run the Program in this dtype; None: it does."""
     for op in program.ops:
-        if isinstance(op, Embed) and op.index == "token_type":
-            return UnsupportedModel("token types are not supported by the native executor: take --executor torch")
         if isinstance(op, HeadLinear | Experts):
             return UnsupportedModel(
                 f"{type(op).__name__} is not supported by the native executor: take --executor torch"
             )
-        if isinstance(op, Attention) and not op.causal:
+        if isinstance(op, Attention) and op.causal == (op.cache_id is None):
             return UnsupportedModel(
-                "attention that is not causal is not supported by the native executor: take --executor torch"
+                "attention that is not causal, to a cache, is not supported by the native executor: take --executor "
+                "torch"
             )
     if dtype not in ("auto", "bfloat16"):
         return InvalidConfig(

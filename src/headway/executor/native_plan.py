@@ -40,12 +40,27 @@ from headway.executor.native_row_ops import (
     lower_gate,
     lower_logits,
     lower_norm,
+    lower_pool,
     lower_rope,
     lower_select,
 )
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import NativeFusion, PlanLimits, PlanWriter, refuse
-from headway.model.ops import Attention, Embed, Experts, HeadLinear, Join, Linear, Logits, Norm, Rope, Route, SelectRows
+from headway.model.ops import (
+    Activation,
+    Attention,
+    Embed,
+    Experts,
+    HeadLinear,
+    Join,
+    Linear,
+    Logits,
+    Norm,
+    Pool,
+    Rope,
+    Route,
+    SelectRows,
+)
 from headway.model.program import Program
 
 NativeOp = PlanOp | GatedLinear
@@ -71,7 +86,7 @@ def compile_plan(
         kv=kv,
         limits=limits,
         vocab_size=program.vocab_size,
-        logits_source=program.ops[-1].inputs[0],
+        logits_source=_result_source(program),
         fusions=fusions,
         layout=Layout(limits.max_tokens, limits.max_selected, 2 if _native.step_kernels()[2] else 4),
         ropes=RopeTables(limits.max_context),
@@ -89,6 +104,12 @@ def _fuse(program: Program, loader: MatrixLoader, fusions: Collection[NativeFusi
 
     fused = fuse(program.ops, [name for name in get_args(Fusion) if name in fusions])
     return join_gates(fused, tuple(GATES), is_alike) if "gated_products" in fusions else fused
+
+
+def _result_source(program: Program) -> str:
+    """The value that is made to be read by who runs the plan; what follows works in its place."""
+    last = program.ops[-1]
+    return last.inputs[0] if isinstance(last, Logits | Activation) else last.out
 
 
 def _readers(ops: Sequence[NativeOp], loader: MatrixLoader) -> dict[str, frozenset[bool]]:
@@ -136,6 +157,8 @@ def lower(op: NativeOp, writer: PlanWriter) -> None:
             lower_gate(op, writer)
         case SelectRows():
             lower_select(op, writer)
+        case Pool():
+            lower_pool(op, writer)
         case Logits():
             lower_logits(op, writer)
         case Join() | HeadLinear() | Route() | Experts():
@@ -147,7 +170,7 @@ def lower(op: NativeOp, writer: PlanWriter) -> None:
 def _emit(program: Program, writer: PlanWriter, workers: _native.Workers) -> _native.Plan:
     """Gives every value its place and hands the stages over."""
     layout, limits = writer.layout, writer.limits
-    logits = writer.values[program.ops[-1].out]
+    logits = writer.values[program.result]
     last_hidden = writer.last_hidden or logits
     layout.use(len(writer.stages), logits, last_hidden)
     plan = _native.Plan(

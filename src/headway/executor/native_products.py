@@ -96,9 +96,10 @@ def _product(
 
 
 def lower_attention(op: Attention, writer: PlanWriter) -> None:
-    """K and V into the cache, row by row; then a stage of attention."""
-    if not op.causal:
-        raise refuse(op, " that is not causal")
+    """K and V into the cache, row by row; then a stage of attention. Without a cache K and V of the step lie there for
+    as long as the layer takes."""
+    if op.causal == (op.cache_id is None):
+        raise refuse(op, " that is not causal with a cache, or causal without one")
     if op.v is None:
         raise refuse(op, " without values of its own")
     q, k, v = (writer.values[name] for name in (op.q, op.k, op.v))
@@ -126,7 +127,7 @@ def lower_attention(op: Attention, writer: PlanWriter) -> None:
 
 
 def _cache(plan: _native.Plan, op: Attention, writer: PlanWriter) -> _native.KVCacheView:
-    k, v = (np.frombuffer(cast(Any, memory), np.uint8) for memory in writer.kv.buffers(op.cache_id))
+    k, v = (np.frombuffer(cast(Any, memory), np.uint8) for memory in writer.kv.buffers(op.cache_id or 0))
     return plan.cache(
         is_int8=writer.kv.dtype == "int8",
         num_kv_heads=op.num_kv_heads,

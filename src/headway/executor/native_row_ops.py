@@ -6,7 +6,20 @@ from headway import _native
 from headway.executor.fuse import Gate
 from headway.executor.native_layout import View
 from headway.executor.native_writer import PlanWriter, refuse
-from headway.model.ops import Activation, ActivationKind, Add, Embed, Logits, Mul, Norm, Rope, Scale, SelectRows
+from headway.model.ops import (
+    Activation,
+    ActivationKind,
+    Add,
+    Embed,
+    Logits,
+    Mul,
+    Norm,
+    Pool,
+    PoolKind,
+    Rope,
+    Scale,
+    SelectRows,
+)
 
 GATES: Mapping[ActivationKind, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
 """matrix.h's Gate."""
@@ -14,12 +27,15 @@ _ACTIVATIONS: tuple[ActivationKind, ...] = ("silu", "relu", "gelu", "gelu_tanh",
 """exec_kernels.h's ActivationKind, by place."""
 _ELEMENTS = ("activation", "gate", "multiply", "add", "scale", "soft_cap", "copy", "broadcast")
 """row_ops.h's ElementRows::What, by place."""
+_POOLS: tuple[PoolKind, ...] = ("cls", "mean", "max", "last")
+"""pool.h's PoolKind, by place."""
 
 
 def lower_embed(op: Embed, writer: PlanWriter) -> None:
-    """Rows of a table, by token or by position."""
+    """Rows of a table, by token, position or token type."""
     if op.index == "token_type":
-        raise refuse(op, " of token types")
+        _embed_types(op, writer)
+        return
     by_position, layout = op.index == "position", writer.layout
     num_rows, width = writer.loader.shape(op.table)
     needed = (writer.limits.max_context if by_position else writer.vocab_size) + op.offset
@@ -31,6 +47,14 @@ def lower_embed(op: Embed, writer: PlanWriter) -> None:
         plan.embed(table, by_position=by_position, offset=op.offset, scale=op.scale, out=layout.place(out))
 
     writer.row_op(emit, out, is_selected=False)
+
+
+def _embed_types(op: Embed, writer: PlanWriter) -> None:
+    if op.offset or op.scale != 1.0:
+        raise refuse(op, " of token types with an offset or a scale")
+    layout = writer.layout
+    table, out = writer.loader.joined((op.table,)), writer.new(op.out, writer.loader.shape(op.table)[1])
+    writer.row_op(lambda plan: plan.embed_types(table, out=layout.place(out)), out, is_selected=False)
 
 
 def lower_norm(op: Norm, writer: PlanWriter) -> None:
@@ -94,6 +118,19 @@ def lower_select(op: SelectRows, writer: PlanWriter) -> None:
 
     def emit(plan: _native.Plan) -> None:
         plan.select(input=layout.place(source), out=layout.place(out))
+
+    writer.row_op(emit, source, out, is_selected=True)
+
+
+def lower_pool(op: Pool, writer: PlanWriter) -> None:
+    """One row of each sequence; what is read by who runs the plan lies dense."""
+    source, layout = writer.values[op.input], writer.layout
+    out = layout.new(source.width, is_selected=True, is_dense=op.out == writer.logits_source)
+    writer.values[op.out] = out
+    writer.last_hidden = source
+
+    def emit(plan: _native.Plan) -> None:
+        plan.pool(kind=_POOLS.index(op.kind), normalise=op.normalise, input=layout.place(source), out=layout.place(out))
 
     writer.row_op(emit, source, out, is_selected=True)
 

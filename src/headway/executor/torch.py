@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headway.executor.base import Float32, KVBuffers, StepArrays, Weights
+from headway.executor.base import EncoderStep, Float32, KVBuffers, StepArrays, Weights
 from headway.executor.fuse import ALL_FUSIONS, Fusion, PlanOp, fuse, outs_of
-from headway.executor.torch_attention import TORCH_DTYPES, PagedCache, Workspace, make_step_groups
+from headway.executor.torch_attention import TORCH_DTYPES, PagedCache, StepGroups, Workspace, make_step_groups
+from headway.executor.torch_encoder import Sequences
 from headway.executor.torch_ops import Compiler, Registers, Run, StepTensors, compile_op
 from headway.executor.torch_weights import WeightLoader
 from headway.model.ops import SelectRows
@@ -56,7 +57,7 @@ class TorchExecutor:
         plan = fuse(program.ops, fusions)
         self._register = {name: at for at, name in enumerate(name for op in plan for name in outs_of(op))}
         self._last_hidden = next((self._register[op.input] for op in plan if isinstance(op, SelectRows)), None)
-        self._logits = self._register[program.ops[-1].out]
+        self._result = self._register[program.result]
         # A mask cannot hide NaN: once one was computed, what is gathered past a context is zeroed.
         self._clears_unused = [False]
         with torch.inference_mode():
@@ -76,7 +77,7 @@ class TorchExecutor:
             dtype=self._dtype,
             workspace=Workspace(kv_dtype, self._device),
             device=self._device,
-            last_product=program.ops[-1].inputs[0],
+            last_product="" if program.is_encoder else program.ops[-1].inputs[0],
             is_last_use=lambda op, name: last_use[name] == at_of[outs_of(op)[0]],
             clears_unused=self._clears_unused,
         )
@@ -92,8 +93,6 @@ class TorchExecutor:
     @torch.inference_mode()
     def execute(self, step: StepArrays) -> Float32:
         """Runs the step, writes its K and V. Logits [num_logit_rows, vocab_size], valid until the next call."""
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
         tensors = StepTensors(
             token_ids=self._tensor(step.token_ids),
             positions=self._tensor(step.positions),
@@ -101,14 +100,36 @@ class TorchExecutor:
             logit_rows=self._tensor(step.logit_rows),
             groups=make_step_groups(step, self._block_size, self._dtype, self._device),
         )
+        return self._run(tensors)
+
+    @torch.inference_mode()
+    def encode(self, step: EncoderStep) -> Float32:
+        """Runs a step of an encoder: see EncodingExecutor."""
+        starts = step.query_starts.astype(np.int64)
+        lengths = np.diff(starts)
+        nothing = torch.empty(0, dtype=torch.int64)
+        tensors = StepTensors(
+            token_ids=self._tensor(step.token_ids),
+            positions=self._tensor(np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)),
+            slots=nothing,
+            logit_rows=nothing,
+            groups=StepGroups((), None, None),
+            token_types=self._tensor(step.token_types),
+            sequences=Sequences(starts, self._dtype, self._device),
+        )
+        return self._run(tensors)
+
+    def _run(self, tensors: StepTensors) -> Float32:
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
         registers: Registers = [None] * len(self._register)
         for run, dead in self._runs:
             run(registers, tensors)
             for register in dead:
                 registers[register] = None
         self._watch(registers)
-        logits: Float32 = registers[self._logits].cpu().numpy()
-        return logits
+        result: Float32 = registers[self._result].float().cpu().numpy()
+        return result
 
     def _tensor(self, array: npt.NDArray[np.signedinteger]) -> Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(self._device)

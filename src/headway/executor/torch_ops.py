@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headway.errors import UnsupportedModel
+from headway.errors import InvariantBroken, UnsupportedModel
 from headway.executor.fuse import AddLinear, Gate, JoinedLinear, JoinedRope, PlanOp
 from headway.executor.torch_attention import PagedCache, StepGroups, Workspace, attend
+from headway.executor.torch_encoder import Sequences, attend_whole, pool
 from headway.executor.torch_experts import route, run_experts
 from headway.executor.torch_rope import Turns, make_turn
 from headway.executor.torch_weights import WeightLoader
@@ -31,6 +32,7 @@ from headway.model.ops import (
     Logits,
     Mul,
     Norm,
+    Pool,
     Rope,
     Route,
     Scale,
@@ -51,6 +53,9 @@ class StepTensors:
     logit_rows: Tensor  # [num_logit_rows]
     groups: StepGroups
     turns: Turns = field(default_factory=dict)
+    token_types: Tensor | None = None  # [num_tokens], of an encoder's step
+    sequences: Sequences | None = None
+    """Of an encoder's step."""
 
 
 Run = Callable[[Registers, StepTensors], None]
@@ -103,6 +108,8 @@ def compile_op(op: PlanOp, compiler: Compiler) -> Run:
             return _route(op, compiler)
         case Experts():
             return _experts(op, compiler)
+        case Pool():
+            return _pool(op, compiler)
         case Logits():
             return _logits(op, compiler)
         case _:
@@ -158,12 +165,10 @@ _ACTIVATIONS: dict[ActivationKind, Callable[..., Tensor]] = {
 
 def _embed(op: Embed, compiler: Compiler) -> Run:
     out, table, offset, scale = compiler.register[op.out], compiler.weights.load(op.table), op.offset, op.scale
-    if op.index == "token_type":
-        raise UnsupportedModel("token types are not supported by the torch executor")
-    by_position = op.index == "position"
+    index_name = {"token": "token_ids", "position": "positions", "token_type": "token_types"}[op.index]
 
     def run(registers: Registers, step: StepTensors) -> None:
-        index = step.positions if by_position else step.token_ids
+        index = getattr(step, index_name)
         value = functional.embedding(index + offset if offset else index, table)
         registers[out] = value.mul_(scale) if scale != 1.0 else value
 
@@ -316,8 +321,10 @@ def _experts(op: Experts, compiler: Compiler) -> Run:
 
 
 def _attention(op: Attention, compiler: Compiler) -> Run:
+    if op.cache_id is None:
+        return _whole_attention(op, compiler)
     if not op.causal:
-        raise UnsupportedModel("attention that is not causal is not supported by the torch executor")
+        raise UnsupportedModel("attention that is not causal and has a cache is not supported by the torch executor")
     out, q, k = (compiler.register[name] for name in (op.out, op.q, op.k))
     v = None if op.v is None else compiler.register[op.v]
     cache, workspace, clears = compiler.caches[op.cache_id], compiler.workspace, compiler.clears_unused
@@ -325,6 +332,30 @@ def _attention(op: Attention, compiler: Compiler) -> Run:
     def run(registers: Registers, step: StepTensors) -> None:
         cache.write(step.slots, registers[k], None if v is None else registers[v])
         registers[out] = attend(op, registers[q], cache, step.groups, workspace, clear_unused=clears[0])
+
+    return run
+
+
+def _whole_attention(op: Attention, compiler: Compiler) -> Run:
+    if op.causal or op.v is None or op.window is not None or op.soft_cap is not None:
+        raise UnsupportedModel("attention without a cache is only supported where each token sees all others")
+    out, q, k, v = (compiler.register[name] for name in (op.out, op.q, op.k, op.v))
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        if step.sequences is None:
+            raise InvariantBroken("an encoder's step has no sequences")
+        registers[out] = attend_whole(op, registers[q], registers[k], registers[v], step.sequences)
+
+    return run
+
+
+def _pool(op: Pool, compiler: Compiler) -> Run:
+    out, source = compiler.register[op.out], compiler.register[op.input]
+
+    def run(registers: Registers, step: StepTensors) -> None:
+        if step.sequences is None:
+            raise InvariantBroken("an encoder's step has no sequences")
+        registers[out] = pool(op, registers[source], step.sequences)
 
     return run
 

@@ -1,6 +1,7 @@
 """The ops of a Program: frozen records over named values.
 
-A value is a matrix [rows, width]; its rows are the step's tokens, or after SelectRows the rows whose logits are wanted.
+A value is a matrix [rows, width]; its rows are the step's tokens, or after SelectRows the rows whose logits are wanted,
+or after Pool the sequences.
 Heads lie one after another in the width: head h of a value with head_dim d is columns h * d to (h + 1) * d.
 Each op names the values that it reads (`inputs`), the one that it makes (`out`) and its weights by their canonical
 names (checkpoint/shape.py).
@@ -16,6 +17,7 @@ NormOver = Literal["hidden", "head"]
 RopeLayout = Literal["half", "interleaved"]
 Scoring = Literal["softmax", "sigmoid"]
 GroupScore = Literal["largest", "two_largest"]
+PoolKind = Literal["cls", "mean", "max", "last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +209,9 @@ class Rope:
 class Attention:
     """Writes k and v into the cache, then out = softmax(q k^T * scale) v over what the sequence has there.
 
-    Query head h reads key and value head h // (num_heads / num_kv_heads). A query at position p sees keys at positions
-    up to p if causal, and of these the last `window`. Without a v the first v_dim columns of a key are its value too,
+    Without a cache the sequence is what the step has of it, which must be all (encoders). Query head h reads key and
+    value head h // (num_heads / num_kv_heads). A query at position p sees keys at positions up to p if causal, else
+    all, and of these the last `window`. Without a v the first v_dim columns of a key are its value too,
     and the cache holds them once (DeepSeek-AI 2024: multi-head latent attention with absorbed weights).
     """
 
@@ -219,7 +222,7 @@ class Attention:
     """[tokens, num_kv_heads * qk_dim]."""
     v: str | None
     """[tokens, num_kv_heads * v_dim]."""
-    cache_id: int
+    cache_id: int | None
     num_heads: int
     num_kv_heads: int
     qk_dim: int
@@ -388,8 +391,30 @@ class SelectRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Makes a row of each sequence, all of whose tokens must be in the step: the first token's, the last one's, or the
+    mean or the largest of each column; divided by its length if `normalise`. Sums in float32, first token first."""
+
+    out: str
+    input: str
+    kind: PoolKind
+    normalise: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Logits:
-    """The scores over the vocabulary in float32, times scale, then soft-capped: what the Program gives. Always last."""
+    """The scores over the vocabulary in float32, times scale, then soft-capped: what a language model gives, and always
+    the last of its ops."""
 
     out: str
     input: str
@@ -422,5 +447,6 @@ Op = (
     | Route
     | Experts
     | SelectRows
+    | Pool
     | Logits
 )

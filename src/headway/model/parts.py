@@ -104,9 +104,18 @@ def residual(builder: Builder, name: str, source: str, update: str) -> str:
 
 
 def attention(
-    builder: Builder, layer: int, source: str, *, rope: RopeFrequencies | None, qk_norm: NormStyle | None = None
+    builder: Builder,
+    layer: int,
+    source: str,
+    *,
+    rope: RopeFrequencies | None,
+    qk_norm: NormStyle | None = None,
+    is_causal: bool = True,
 ) -> str:
-    """q k v, their norms and positions where these are given, attention, o: what is added to the hidden state."""
+    """q k v, their norms and positions where these are given, attention, o: what is added to the hidden state.
+
+    What is not causal has no cache: a text is there as a whole.
+    """
     shape, at = builder.shape, f"layers.{layer}.attn"
     heads = {"q": shape.num_heads, "k": shape.num_kv_heads, "v": shape.num_kv_heads}
     widths = {part: num * shape.head_dim for part, num in heads.items()}
@@ -122,7 +131,7 @@ def attention(
             values[part] = norm(builder, f"{at}.{part}_norm", values[part], qk_norm, width=width)
         if rope is not None:
             values[part] = _turn(builder, f"{at}.{part}.turned", values[part], rope)
-    mixed = _attend(builder, layer, values)
+    mixed = _attend(builder, layer, values, _new_cache(builder, layer) if is_causal else None)
     return linear(builder, f"{at}.o", mixed, width=shape.hidden_size, in_width=widths["q"], has_bias=shape.has_o_bias)
 
 
@@ -138,29 +147,35 @@ def _turn(builder: Builder, name: str, source: str, rope: RopeFrequencies) -> st
     )
 
 
-def _attend(builder: Builder, layer: int, values: dict[str, str]) -> str:
-    shape, dim = builder.shape, builder.shape.head_dim
+def _new_cache(builder: Builder, layer: int) -> int:
+    shape = builder.shape
     cache = CacheSpec(
         cache_id=len(builder.caches),
         num_kv_heads=shape.num_kv_heads,
-        qk_dim=dim,
-        v_dim=dim,
+        qk_dim=shape.head_dim,
+        v_dim=shape.head_dim,
         window=shape.window(layer),
     )
     builder.caches.append(cache)
+    return cache.cache_id
+
+
+def _attend(builder: Builder, layer: int, values: dict[str, str], cache_id: int | None) -> str:
+    shape, dim = builder.shape, builder.shape.head_dim
     return builder.add(
         Attention(
             out=f"layers.{layer}.attn",
             q=values["q"],
             k=values["k"],
             v=values["v"],
-            cache_id=cache.cache_id,
+            cache_id=cache_id,
             num_heads=shape.num_heads,
             num_kv_heads=shape.num_kv_heads,
             qk_dim=dim,
             v_dim=dim,
             scale=dim**-0.5 if shape.attention_scale is None else shape.attention_scale,
-            window=cache.window,
+            causal=cache_id is not None,
+            window=shape.window(layer),
             soft_cap=shape.attention_soft_cap,
         )
     )

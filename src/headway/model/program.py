@@ -21,6 +21,7 @@ from headway.model.ops import (
     Mul,
     Norm,
     Op,
+    Pool,
     Rope,
     Route,
     SelectRows,
@@ -55,7 +56,7 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A model. `ops` run in order; the last is Logits."""
+    """A model. `ops` run in order. A language model's last is Logits; an encoder has a Pool, and no caches."""
 
     architecture: str
     ops: tuple[Op, ...]
@@ -64,9 +65,20 @@ class Program:
     caches: tuple[CacheSpec, ...]
     """Ordered by cache_id, from 0."""
     vocab_size: int
+    """Token ids are below it."""
     hidden_size: int
     max_position: int
     """Positions at or over it are not computed rightly."""
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it makes a row of each sequence, whole, and no logits."""
+        return any(isinstance(op, Pool) for op in self.ops)
+
+    @property
+    def result(self) -> str:
+        """The value that is read by who runs it."""
+        return self.ops[-1].out
 
     @property
     def num_weights(self) -> int:
@@ -105,13 +117,13 @@ class Program:
             if len({is_selected[name] for name in op.inputs}) > 1:
                 raise InvariantBroken(f"{_title(op)} mixes all tokens with selected rows")
             widths[op.out] = _check_op(op, widths, self)
-            is_selected[op.out] = isinstance(op, SelectRows) or any(is_selected[name] for name in op.inputs)
+            is_selected[op.out] = isinstance(op, SelectRows | Pool) or any(is_selected[name] for name in op.inputs)
         return widths, is_selected
 
     def _check_ends(self) -> None:
-        if not self.ops or not isinstance(self.ops[-1], Logits):
-            raise InvariantBroken("a Program ends with Logits")
-        used = [op.cache_id for op in self.ops if isinstance(op, Attention)]
+        if not self.ops or not (isinstance(self.ops[-1], Logits) or self.is_encoder):
+            raise InvariantBroken("a Program ends with Logits, or has a Pool")
+        used = [op.cache_id for op in self.ops if isinstance(op, Attention) and op.cache_id is not None]
         kept = [cache.cache_id for cache in self.caches]
         if sorted(used) != kept or kept != list(range(len(kept))):
             raise InvariantBroken(f"Attention ops use caches {used}, the Program keeps {kept}")
@@ -199,6 +211,8 @@ def _check_attention(op: Attention, widths: Mapping[str, int], program: Program)
         _expect(op, f"width of {op.v}", widths[op.v], op.num_kv_heads * op.v_dim)
     elif op.v_dim > op.qk_dim:
         raise InvariantBroken(f"{_title(op)}: {op.v_dim} columns of a value in keys of {op.qk_dim}")
+    if op.cache_id is None:
+        return op.num_heads * op.v_dim
     if not 0 <= op.cache_id < len(program.caches):
         raise InvariantBroken(f"{_title(op)}: there is no cache {op.cache_id}")
     cache = program.caches[op.cache_id]
@@ -240,9 +254,10 @@ def describe(program: Program) -> str:
     kv = sum(cache.elements_per_token for cache in program.caches)
     active = program.num_active_weights
     of_token = f" ({active:,} for a token)" if active != program.num_weights else ""
+    caches = "no cache" if program.is_encoder else f"{len(program.caches)} caches of {kv:,} elements a token"
     head = (
         f"{program.architecture}: {program.num_weights:,} weights{of_token} in {len(program.weights)} tensors, "
-        f"{len(program.ops)} ops, {len(program.caches)} caches of {kv:,} elements a token, "
+        f"{len(program.ops)} ops, {caches}, "
         f"vocabulary {program.vocab_size:,}, positions {program.max_position:,}"
     )
     width = max((len(op.out) for op in program.ops), default=0)

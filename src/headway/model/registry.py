@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from headway.checkpoint.shape import ModelShape
 from headway.errors import UnsupportedModel
+from headway.model.bert import make_bert
 from headway.model.builder import Builder
 from headway.model.gemma2 import make_gemma2
 from headway.model.gemma3 import make_gemma3
@@ -21,6 +22,8 @@ from headway.model.qwen3 import make_qwen3
 from headway.model.smollm3 import make_smollm3
 
 ARCHITECTURES: dict[str, Callable[[Builder], Program]] = {
+    "bert": make_bert,
+    "bert_reranker": make_bert,
     "gemma2": make_gemma2,
     "gemma3": make_gemma3,
     "gpt2": make_gpt2,
@@ -33,6 +36,8 @@ ARCHITECTURES: dict[str, Callable[[Builder], Program]] = {
     "phi3": make_phi3,
     "qwen2": make_qwen2,
     "qwen3": make_qwen3,
+    "roberta": make_bert,
+    "roberta_reranker": make_bert,
     "smollm3": make_smollm3,
 }
 

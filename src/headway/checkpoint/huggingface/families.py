@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.checkpoint.fields import Fields
-from headway.checkpoint.huggingface import gemma, gpt, llama, olmo, phi
+from headway.checkpoint.huggingface import bert, gemma, gpt, llama, olmo, phi
 from headway.checkpoint.huggingface.keys import refuse
 from headway.checkpoint.huggingface.tensors import TensorNames, views_by_name
 from headway.checkpoint.safetensors import SafetensorsFile
@@ -40,6 +40,18 @@ _FAMILIES: Mapping[str, Family] = {
     "Gemma3ForCausalLM": Family("gemma3", "gemma3_text", gemma.read_gemma3, gemma.NAMES),
     "Phi3ForCausalLM": Family("phi3", "phi3", phi.read_phi3, phi.NAMES, ignores_code=True),
     "Olmo2ForCausalLM": Family("olmo2", "olmo2", olmo.read_olmo2, olmo.NAMES),
+    "BertModel": Family("bert", "bert", bert.read_encoder, bert.NAMES),
+    "BertForMaskedLM": Family("bert", "bert", bert.read_encoder, bert.NAMES),
+    "BertForSequenceClassification": Family("bert_reranker", "bert", bert.read_reranker, bert.RERANKER_NAMES),
+    "RobertaModel": Family("roberta", "roberta", bert.read_encoder, bert.ROBERTA_NAMES),
+    "RobertaForMaskedLM": Family("roberta", "roberta", bert.read_encoder, bert.ROBERTA_NAMES),
+    "RobertaForSequenceClassification": Family(
+        "roberta_reranker", "roberta", bert.read_reranker, bert.ROBERTA_RERANKER_NAMES
+    ),
+    "XLMRobertaModel": Family("roberta", "xlm-roberta", bert.read_encoder, bert.ROBERTA_NAMES),
+    "XLMRobertaForSequenceClassification": Family(
+        "roberta_reranker", "xlm-roberta", bert.read_reranker, bert.ROBERTA_RERANKER_NAMES
+    ),
 }
 HF_ARCHITECTURES = tuple(_FAMILIES)
 
@@ -72,7 +84,7 @@ def _family(config: Fields) -> Family:
     if named not in (None, []):
         config.fail("architectures", "is not a list of names")
     model_type = config.string("model_type")
-    by_type = {family.model_type: family for family in _FAMILIES.values()}
+    by_type = {family.model_type: family for family in reversed(_FAMILIES.values())}  # the first of each counts
     if model_type not in by_type:
         refuse(config, f"has the model_type {model_type[:100]!r}; there are {', '.join(by_type)}")
     return by_type[model_type]

@@ -47,6 +47,9 @@ part "A step beside the model" "$python" "$here/step_overhead.py" --at-most-ms 1
 part "Latency under long prompts" "$python" "$here/latency.py" "$demo"
 part "Through HTTP" "$python" "$here/http_streams.py" "$demo"
 part "From exec to ready" "$python" "$here/ready_time.py" --at-most 2.0
+part "Batching" "$python" "$here/batching.py" "$demo"
+part "The KV cache" "$python" "$here/kv_cache.py" "$demo" --at-least 8
+part "Chunk sizes" "$python" "$here/chunk_sizes.py" "$demo"
 part "Shared prefix" "$python" "$here/prefix_ttft.py" "$demo" --at-least 5
 with llamacpp && part "Accuracy" "$python" "$here/accuracy.py" --dir "$dir"
 exit $status

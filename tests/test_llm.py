@@ -53,6 +53,13 @@ def test_answers_come_in_the_order_of_the_prompts_whatever_their_form(llm: LLM) 
     assert outputs[1].outputs[0].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("batching", ["dynamic", "static"])
+def test_a_batch_does_not_wait_for_prompts_that_cannot_come(folder: Path, batching: str) -> None:
+    with LLM(str(folder), **FLAGS, batching=batching, max_queue_delay_ms=3.6e6, max_num_seqs=2) as llm:  # type: ignore[arg-type]
+        outputs = llm.generate(["hello w", "x", "zebra"], GREEDY)
+    assert [output.outputs[0].text for output in outputs] == [by_hand(text) for text in ("hello w", "x", "zebra")]
+
+
 @pytest.mark.parametrize("prompt", ["ab", {"prompt": "ab"}, {"prompt_token_ids": [97, 98]}, [97, 98]])
 def test_one_prompt_need_not_be_a_list(llm: LLM, prompt: object) -> None:
     (output,) = llm.generate(prompt, GREEDY)  # type: ignore[arg-type]

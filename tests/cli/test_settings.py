@@ -241,6 +241,23 @@ def test_fewer_tokens_a_step_than_sequences_is_refused_with_both_numbers() -> No
         resolve_settings({"model": "demo", "max_num_batched_tokens": "32"}).to_configs()
 
 
+def test_a_batch_must_not_wait_until_the_process_counts_as_stalled() -> None:
+    flags = {"model": "demo", "batching": "static", "max_queue_delay_ms": "30s", "stall_timeout": "30"}
+    with pytest.raises(InvalidConfig, match=r"--max-queue-delay-ms is 30000, and after --stall-timeout 30 s"):
+        resolve_settings(flags).to_configs()
+    resolve_settings({**flags, "batching": "continuous"}).to_configs()
+
+
+def test_chunked_prefill_has_a_short_name_too() -> None:
+    assert parse(["demo", "--no-chunked-prefill"]).enable_chunked_prefill is False
+    assert parse(["demo", "--no-enable-chunked-prefill"]).enable_chunked_prefill is False
+
+
+def test_the_prefixes_are_rendered_with_the_template_that_requests_are() -> None:
+    configs = resolve_settings({"model": "demo", "warm_prefix": "f", "chat_template": "t.jinja"}).to_configs()
+    assert (configs.model.engine.warm_prefix, configs.model.engine.warm_chat_template) == ("f", "t.jinja")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -1,6 +1,6 @@
 """The worker's loop, run to its end in the test's own thread over a scripted predictor."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -9,6 +9,7 @@ import headway_wire as wire
 from headway.errors import CorruptCheckpoint
 from headway.testing.script import Reply, Script, say
 from headway.testing.scripted_service import PREDICTOR
+from headway.worker import loop
 from headway.worker.loop import Inbox, WorkerLoop
 
 HI = list(b"hi")
@@ -138,3 +139,54 @@ def test_an_infer_is_answered_even_by_a_model_that_takes_no_tensors() -> None:
     assert [(message.request_id, message.error.kind) for message in outputs if message.error] == [
         ("i", "InvalidRequest")
     ]
+
+
+class Clocked:
+    """A predictor that has one step to do once it was asked how long to wait."""
+
+    waits: ClassVar[list[float | None]] = []
+
+    def __init__(self) -> None:
+        self.is_due = False
+        self.num_left = 1
+
+    def load(self, source: str, options: dict[str, Any], report: Any) -> wire.Ready:
+        return wire.Ready()
+
+    def handle(self, message: Any) -> list[wire.Up]:
+        return []
+
+    def has_work(self) -> bool:
+        return self.is_due and self.num_left > 0
+
+    def wait_s(self) -> float | None:
+        wait_s = None if self.is_due else 0.0
+        self.is_due = True
+        self.waits.append(wait_s)
+        return wait_s
+
+    def step(self) -> list[wire.Up]:
+        self.num_left -= 1
+        return [wire.Step(num_tokens=3)]
+
+    def stats(self) -> wire.Stats:
+        return wire.Stats(values={"num_running": 0.0})
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_predictor_that_waits_for_the_clock_goes_on_without_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clocked.waits.clear()
+    inbox, said = Inbox(), list[wire.Up]()
+
+    def send(message: wire.Up) -> None:
+        said.append(message)
+        if isinstance(message, wire.Stats) and "Step" in kinds(said):
+            inbox.put(wire.Shutdown())
+
+    monkeypatch.setattr(loop, "find_predictor", lambda name: Clocked())
+    inbox.put(wire.Load(predictor="a:Clocked", source="x"))
+    assert WorkerLoop(inbox, send).run() == 0
+    assert kinds(said) == ["Ready", "Stats", "Step", "Stats"]
+    assert Clocked.waits == [0.0, None]

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,10 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     checkpoint = open_checkpoint(source)
     program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
     weights, unmatched = _match(program, checkpoint, config)
-    costs = _make_costs(program, checkpoint, weights, config)
-    plan = plan_memory(program, costs, config, available_memory_bytes())
+    plan, capacity = _plan(program, checkpoint, weights, config)
     store = _make_store(program, plan)
     progress.tell("read", 0.0)
-    executor = make_executor(program, _ReportedWeights(weights, progress), store, config)
+    executor = make_executor(program, _ReportedWeights(weights, progress), store, capacity)
     weights.check_unchanged()
     weights.close()
     progress.tell("warm")
@@ -174,6 +174,21 @@ def _make_costs(program: Program, checkpoint: Checkpoint, weights: FileWeights, 
         types = {name: weights.type_of(name) for name in program.weights}
         return native_costs(program, types, config, config.threads or usable_cores())
     return torch_costs(program, choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags()), config)
+
+
+def _plan(
+    program: Program, checkpoint: Checkpoint, weights: FileWeights, config: EngineConfig
+) -> tuple[MemoryPlan, EngineConfig]:
+    """The memory, and the config of what executes steps: where a prompt is one step, that has to hold the longest one
+    beside streams."""
+    costs = _make_costs(program, checkpoint, weights, config)
+    plan = plan_memory(program, costs, config, available_memory_bytes())
+    if config.enable_chunked_prefill:
+        return plan, config
+    most = max(config.max_num_batched_tokens, plan.max_model_len + config.max_num_seqs)
+    whole = replace(config, max_model_len=plan.max_model_len, max_num_batched_tokens=most)
+    costs = _make_costs(program, checkpoint, weights, whole)
+    return plan_memory(program, costs, whole, plan.available_bytes), whole
 
 
 def _make_store(program: Program, plan: MemoryPlan) -> KVStore:

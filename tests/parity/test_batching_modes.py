@@ -101,7 +101,7 @@ class Bench:
                 n=1 + number % 2,
                 temperature=0.0 if number < 3 else 0.9,
                 seed=number,
-                max_tokens=3 + 4 * number,
+                max_tokens=3 + 2 * number,
                 logprobs=0,
                 repetition_penalty=1.2 if number == 4 else 1.0,
                 ignore_eos=True,
@@ -132,7 +132,7 @@ def right(bench: Bench) -> Answers:
     """With nothing but the defaults."""
     answers = bench.run(Mode("continuous"), MAX_STEP_TOKENS)
     lengths = {name: len(tokens) for name, tokens in answers.items()}
-    assert lengths == {(str(n), choice): 3 + 4 * n for n in range(len(TEXTS)) for choice in range(1 + n % 2)}
+    assert lengths == {(str(n), choice): 3 + 2 * n for n in range(len(TEXTS)) for choice in range(1 + n % 2)}
     return answers
 
 

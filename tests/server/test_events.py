@@ -12,7 +12,7 @@ from tests.server.conftest import FakeService, FakeStream, sse, token
 from headway.core.output import TextDelta
 from headway.core.request import GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams
-from headway.server.connection import write_body
+from headway.server.connection import CycleWriter, WriteBatch
 from headway.server.events import WRITE_EXTENSION, EventStream, EventTemplate, event
 from headway.server.generation import Generation
 from headway.server.openai.answers import Options
@@ -95,16 +95,25 @@ async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_th
     service.script = lambda _: [token(0, "a"), token(0, "b"), token(0, "c", finish_reason="length")]
     written: list[tuple[str, bytes]] = []
 
-    def write(data: bytes) -> bool:
-        if b'"b"' in data:
-            return False
-        written.append(("past", data))
-        return True
+    class Writer:
+        """Takes pieces and writes them when it must."""
+
+        def __init__(self) -> None:
+            self.pieces: list[bytes] = []
+
+        def try_write(self, data: bytes) -> bool:
+            if b'"b"' not in data:
+                self.pieces.append(data)
+            return b'"b"' not in data
+
+        def flush(self) -> None:
+            written.extend(("past", data) for data in self.pieces)
+            self.pieces.clear()
 
     async def send(message: Message) -> None:
         written.append((message["type"], message.get("body", b"")))
 
-    scope = {"type": "http", "extensions": {WRITE_EXTENSION: write}}
+    scope = {"type": "http", "extensions": {WRITE_EXTENSION: Writer()}}
     await make_stream(await open_generation(app))(scope, never, send)
     ways = [way for way, _ in written]
     assert ways == ["http.response.start", "past", "http.response.body", "past", "http.response.body"]
@@ -112,16 +121,54 @@ async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_th
     assert texts == ["a", "b", "c", ""]
 
 
-def make_cycle(written: list[bytes], **changed: Any) -> Any:
+class FakeTransport:
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+
+def make_writer(batch: WriteBatch, **changed: Any) -> tuple[CycleWriter, FakeTransport]:
+    transport = FakeTransport()
     flow = SimpleNamespace(write_paused=changed.pop("write_paused", False))
     fields = {"disconnected": False, "chunked_encoding": True, "response_complete": False, **changed}
-    return SimpleNamespace(transport=SimpleNamespace(write=written.append), flow=flow, **fields)
+    return CycleWriter(SimpleNamespace(transport=transport, flow=flow, **fields), batch), transport
 
 
-def test_a_chunk_is_framed_as_http_wants_it() -> None:
-    written: list[bytes] = []
-    assert write_body(make_cycle(written), b"x" * 26)
-    assert written == [b"1a\r\n" + b"x" * 26 + b"\r\n"]
+async def test_a_chunk_is_framed_as_http_wants_it() -> None:
+    writer, transport = make_writer(WriteBatch(asyncio.get_running_loop()))
+    assert writer.try_write(b"x" * 26)
+    writer.flush()
+    assert transport.written == [b"1a\r\n" + b"x" * 26 + b"\r\n"]
+
+
+async def test_what_one_turn_writes_goes_out_together_at_its_end() -> None:
+    batch = WriteBatch(asyncio.get_running_loop())
+    writers = [make_writer(batch) for _ in range(3)]
+    for round_ in (b"a", b"b"):
+        for writer, _ in writers:
+            assert writer.try_write(round_)
+        assert not any(transport.written for _, transport in writers)
+        await asyncio.sleep(0)
+        assert [transport.written for _, transport in writers] == [[b"1\r\n" + round_ + b"\r\n"]] * 3
+        for _, transport in writers:
+            transport.written.clear()
+
+
+async def test_a_connection_that_closed_before_the_end_of_the_turn_is_left_out() -> None:
+    batch = WriteBatch(asyncio.get_running_loop())
+    (gone, gone_transport), (other, other_transport) = make_writer(batch), make_writer(batch)
+    assert gone.try_write(b"x")
+    assert other.try_write(b"x")
+    gone_transport.is_closed = True
+    await asyncio.sleep(0)
+    assert not gone_transport.written
+    assert other_transport.written
 
 
 @pytest.mark.parametrize(
@@ -133,10 +180,11 @@ def test_a_chunk_is_framed_as_http_wants_it() -> None:
         ({"disconnected": True}, True),  # nobody is there any more: dropped, as uvicorn does
     ],
 )
-def test_nothing_is_written_past_a_reader_who_is_behind_or_gone(changed: dict[str, Any], is_taken: bool) -> None:
-    written: list[bytes] = []
-    assert write_body(make_cycle(written, **changed), b"x") is is_taken
-    assert not written
+async def test_nothing_is_written_past_a_reader_who_is_behind_or_gone(changed: dict[str, Any], is_taken: bool) -> None:
+    writer, transport = make_writer(WriteBatch(asyncio.get_running_loop()), **changed)
+    assert writer.try_write(b"x") is is_taken
+    writer.flush()
+    assert not transport.written
 
 
 def test_the_encoder_escapes_the_mark() -> None:

@@ -30,9 +30,20 @@ log = get_logger("headway.server")
 DONE = b"data: [DONE]\n\n"
 ABORT_EXTENSION = "headway.abort_connection"
 """In scope["extensions"], where the server offers it: a call that drops the connection, unsent bytes included."""
-WRITE_EXTENSION = "headway.write_body"
-"""In scope["extensions"], where the server offers it: a call that takes a piece of the body (the head was sent, more
-follows) and writes it; False, and nothing was done, where the piece has to wait or to be sent the usual way."""
+WRITE_EXTENSION = "headway.body_writer"
+"""In scope["extensions"], where the server offers it: a BodyWriter."""
+
+
+class BodyWriter(Protocol):
+    """Writes pieces of a body whose head was sent, and of which more follows."""
+
+    def try_write(self, data: bytes) -> bool:
+        """Writes it in this turn of the event loop; False: nothing was done, it has to wait or to go the usual way."""
+        ...
+
+    def flush(self) -> None:
+        """What try_write() took is written when this returns."""
+        ...
 
 
 class Chunks(Protocol):
@@ -103,7 +114,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ClientGone if the client left."""
         extensions = scope.get("extensions") or {}
-        writer = _Writer(send, extensions.get(WRITE_EXTENSION, _write_nothing), self._write_timeout_s)
+        writer = _Writer(send, extensions.get(WRITE_EXTENSION, _NO_WRITER), self._write_timeout_s)
         async with self._generation:
             try:
                 await run_watched(receive, self._send_all(send, writer))
@@ -139,8 +150,9 @@ class EventStream(Response):
 class _Writer:
     """A body's way out: at once where it need not wait, else by send, which waits for the client to read."""
 
-    def __init__(self, send: Send, try_write: Callable[[bytes], bool], timeout_s: float) -> None:
-        self.try_write = try_write
+    def __init__(self, send: Send, at_once: BodyWriter, timeout_s: float) -> None:
+        self.try_write = at_once.try_write
+        self._flush = at_once.flush
         self._send = send
         self._timeout_s = timeout_s
 
@@ -148,6 +160,7 @@ class _Writer:
         """Raises SlowReader."""
         if more_body and not data:
             return
+        self._flush()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
@@ -166,7 +179,10 @@ class _ChunkSink:
 
     def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
         chunk = self._chunk
-        data = b"".join([chunk(first + delta.choice, delta) for delta in deltas])
+        if len(deltas) == 1:
+            data = chunk(first + deltas[0].choice, deltas[0])
+        else:
+            data = b"".join([chunk(first + delta.choice, delta) for delta in deltas])
         if not data or self._try_write(data):
             return True
         self._pending = data
@@ -178,6 +194,14 @@ class _ChunkSink:
         await self._writer.write(data)
 
 
-def _write_nothing(data: bytes) -> bool:
+class _NoWriter:
     """Where the server has no WRITE_EXTENSION."""
-    return False
+
+    def try_write(self, data: bytes) -> bool:
+        return False
+
+    def flush(self) -> None:
+        pass
+
+
+_NO_WRITER = _NoWriter()

@@ -16,20 +16,37 @@ class ClientGone(Exception):
 async def run_watched(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What `work` returns or raises; cancels it and raises ClientGone when the client leaves first.
 
-    The request's body must have been read: whatever comes before the disconnect is dropped. `work` has ended, its
-    finally blocks included, when this returns.
+    The request's body must have been read: whatever comes before the disconnect is dropped. `work` runs in the caller's
+    task, and has ended, its finally blocks included, when this returns.
     """
-    working = asyncio.ensure_future(work)
+    running = _running_task()
     watching = asyncio.ensure_future(_wait_for_disconnect(receive))
+    is_gone, num_cancels = False, running.cancelling()
+
+    def leave(_: object) -> None:
+        nonlocal is_gone
+        is_gone = True
+        running.cancel()
+
+    watching.add_done_callback(leave)
     try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGone
+        return await work
+    except BaseException:
+        # Whoever else cancelled this task as well is heard, as by asyncio.timeout().
+        if is_gone and running.uncancel() <= num_cancels:
+            raise ClientGone from None
+        raise
     finally:
+        watching.remove_done_callback(leave)
         watching.cancel()
-        working.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+        await asyncio.wait((watching,))
+
+
+def _running_task() -> "asyncio.Task[Any]":
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("run_watched() was called outside of a task")
+    return task
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -1,10 +1,12 @@
 """Processor time of a server and of its worker's threads, from /proc (Linux), and the ends of processes that we start.
 
 A worker (headway.worker.serve) starts its reader and then its writer before anything else: while it is idle the reader
-is the thread that waits in recvfrom(), and the writer is the thread after it.
+is the thread that waits in recvfrom(), and the writer is the thread after it. What the engine's own thread spends on
+sending is counted by the worker itself and is among the server's metrics once the worker is idle.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECVFROM = {"x86_64": "45", "aarch64": "207"}
+SENDING = re.compile(rb"^headway_wire_cpu_seconds_total\{.*?\} (\S+)$", re.M)
+RUNNING = re.compile(rb"^headway_num_requests_running\{.*?\} (\S+)$", re.M)
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class CpuTimes:
     server: float
     """All threads of the server's process."""
     wire: float
-    """The worker's reader and writer."""
+    """The worker's reader and writer, and what the engine's thread spends on sending."""
     worker: float
     """All threads of the worker."""
 
@@ -41,14 +45,16 @@ class ServerProcesses:
     server: int
     worker: int
     wire_threads: tuple[int, int]
+    port: int
 
     def cpu_times(self) -> CpuTimes:
-        """What they have used so far."""
-        wire = sum(_seconds(f"/proc/{self.worker}/task/{thread}/schedstat") for thread in self.wire_threads)
+        """What they have used so far; waits until the worker is idle."""
+        wire = _sending_seconds(self.port)
+        wire += sum(_seconds(f"/proc/{self.worker}/task/{thread}/schedstat") for thread in self.wire_threads)
         return CpuTimes(_process_seconds(self.server), wire, _process_seconds(self.worker))
 
 
-def find_processes(server: int) -> ServerProcesses:
+def find_processes(server: int, port: int) -> ServerProcesses:
     """Of an idle server with one loaded model. Raises SystemExit where that is not what is there."""
     workers = [pid for pid in _children(server) if b"headway.worker.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     if len(workers) != 1:
@@ -58,7 +64,7 @@ def find_processes(server: int) -> ServerProcesses:
     if len(waiting) != 1 or waiting[0] == threads[-1]:
         raise SystemExit(f"of the worker's threads {len(waiting)} wait in recvfrom(), it must be the reader alone")
     writer = threads[threads.index(waiting[0]) + 1]
-    return ServerProcesses(server, workers[0], (waiting[0], writer))
+    return ServerProcesses(server, workers[0], (waiting[0], writer), port)
 
 
 @contextmanager
@@ -68,7 +74,7 @@ def run_server(model: str, port: int, flags: Sequence[str], timeout_s: float = 3
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
             _wait_until_ready(process, port, timeout_s)
-            yield find_processes(process.pid)
+            yield find_processes(process.pid, port)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -89,6 +95,19 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, timeout_s: 
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
     raise SystemExit(f"the server was not ready within {timeout_s:.0f} s")
+
+
+def _sending_seconds(port: int, timeout_s: float = 10.0) -> float:
+    """Raises SystemExit where the worker does not become idle."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        time.sleep(0.05)  # the last step's word comes before the last figures
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read()
+        found, running = SENDING.search(text), RUNNING.search(text)
+        if found and running and float(running[1]) == 0:
+            return float(found[1])
+    raise SystemExit(f"the worker was not idle within {timeout_s:.0f} s")
 
 
 def _children(pid: int) -> list[int]:

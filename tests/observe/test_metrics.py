@@ -16,6 +16,7 @@ STATS: ModelStats = {
             "kv_cache_usage": 0.5,
             "preemptions_total": 3.0,
             "client_overshoot_tokens_total": 4.0,
+            "wire_cpu_seconds_total": 0.25,
         },
         "cold": {},
     },
@@ -46,6 +47,7 @@ def test_the_engines_numbers_are_read_at_the_scrape() -> None:
     assert found["headway_kv_cache_usage_perc", "m"] == 0.5
     assert found["headway_num_preemptions_total", "m"] == 3
     assert found["headway_overshoot_tokens_total", "m"] == 4
+    assert found["headway_wire_cpu_seconds_total", "m"] == 0.25
     assert found["headway_pool_leases",] == 2
     assert found["headway_worker_starts_total",] == 1
     told["models"] = {}

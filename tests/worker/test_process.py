@@ -86,6 +86,17 @@ async def test_a_child_loads_answers_and_ends_when_asked(listener: Listener) -> 
     assert kinds[:5] == [wire.Loading] * 3 + [wire.Ready, wire.Stats]
 
 
+async def test_stats_tell_what_sending_costs_the_engines_thread(listener: Listener) -> None:
+    def seconds() -> list[float]:
+        return [m.values["wire_cpu_seconds_total"] for m in listener.said if isinstance(m, wire.Stats)]
+
+    worker = await listener.start(load(reply=say("yo")))
+    await listener.until(seconds)
+    worker.send(wire.Submit(request_id="r", prompt_token_ids=HI))
+    await listener.until(lambda: len(seconds()) == 2)
+    assert 0 < seconds()[0] < seconds()[1] < 1
+
+
 async def test_kill_9_is_told_by_its_name(listener: Listener) -> None:
     endless = say("x", is_endless=True, delay_s=0.001)
     worker = await listener.start(load(reply=endless), wire.Submit(request_id="r", prompt_token_ids=HI))

@@ -46,6 +46,7 @@ ENGINE_COUNTERS: Mapping[str, tuple[str, str]] = {
     "computed_tokens_total": ("headway_computed_tokens", "Tokens that went through the model."),
     "steps_total": ("headway_engine_steps", "Steps of the engine."),
     "client_overshoot_tokens_total": ("headway_overshoot_tokens", "Tokens computed after the end of their choice."),
+    "wire_cpu_seconds_total": ("headway_wire_cpu_seconds", "Processor time of engine threads in sending events."),
     "client_aborts_total": ("headway_request_aborts", "Aborts sent to the worker, one a request or choice."),
 }
 """A number of a model's stats to its counter, _total left out."""

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from queue import SimpleQueue
 
 import headway_wire as wire
@@ -22,6 +23,8 @@ class Outbox:
     """The writing side of a socket, which is blocking. send() and flush() belong to one thread."""
 
     def __init__(self, connection: socket.socket) -> None:
+        self.cpu_s = 0.0
+        """Processor time of the sender's own thread in send()."""
         self._connection = connection
         self._backlog: SimpleQueue[bytes | memoryview | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -35,6 +38,7 @@ class Outbox:
 
     def send(self, message: wire.Up) -> None:
         """Puts a message on its way; never waits."""
+        start = time.thread_time()
         try:
             frame = wire.pack_frame(wire.encode(message))
         except Exception:
@@ -46,6 +50,7 @@ class Outbox:
             if rest:
                 self._num_behind += 1
                 self._backlog.put(rest)
+        self.cpu_s += time.thread_time() - start
 
     def flush(self) -> None:
         """Waits until all is written, but not for a parent that does not read. Nothing is sent after it."""

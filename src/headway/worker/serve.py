@@ -55,6 +55,8 @@ class SocketWorker:
             # What is loaded stays: the collector need not look at it again.
             gc.freeze()
             gc.enable()
+        elif isinstance(message, wire.Stats):
+            message = wire.Stats(values={**message.values, "wire_cpu_seconds_total": self._outbox.cpu_s})
         self._outbox.send(message)
 
     def flush(self) -> None:

@@ -4,7 +4,7 @@ A character whose bytes are spread over tokens is held back until it is whole: a
 """
 
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Set
+from collections.abc import Sequence, Set
 from typing import Protocol
 
 _Utf8Decoder = getincrementaldecoder("utf-8")
@@ -39,10 +39,13 @@ class Detokenizer:
         self._is_whole = True
         """Nothing is held back."""
 
-    def push(self, token_ids: Iterable[int]) -> str:
+    def push(self, token_ids: Sequence[int]) -> str:
         """The whole characters that these tokens complete; may be empty."""
         left_out = self._left_out
-        new = b"".join([self._token_bytes(token_id) for token_id in token_ids if token_id not in left_out])
+        if len(token_ids) == 1:
+            new = b"" if token_ids[0] in left_out else self._token_bytes(token_ids[0])
+        else:
+            new = b"".join([self._token_bytes(token_id) for token_id in token_ids if token_id not in left_out])
         if self._is_whole and new.isascii():
             text = new.decode("ascii")
         else:

@@ -50,16 +50,26 @@ void unpack_panel(const MatrixView& w, const uint8_t* panel, uint8_t* unpacked) 
     }
 }
 
+// Part `part` of `num_parts` of the panel behind this one: it comes from memory while this one is multiplied. Asked for all
+// at once, most of it would have to be waited for.
+HEADWAY_INLINE void ask_for_next(const MatrixView& w, const uint8_t* panel, int32_t part, int32_t num_parts) {
+    const int64_t lines = w.panel_bytes / 64;
+    const int64_t first = lines * part / num_parts, last = lines * (part + 1) / num_parts;
+    ask_for(panel + first * 64, w.panel_bytes, static_cast<int32_t>((last - first) * 64));
+}
+
 // A product whose panels go by one after the other, each with all rows.
 void run_unpacked(const MatrixView& w, const Activations& a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
                   int32_t panel_end, const ProductOut& out) {
     alignas(64) uint8_t codes[most_unpacked_bytes];
     alignas(64) float y[most_unpacked_rows * y_ld];
+    const int32_t num_tiles = (row_end - row_begin + row_tile - 1) / row_tile;
     for (int32_t panel = panel_begin; panel < panel_end; panel += most_panels) {
         const int32_t num_panels = smaller(most_panels, panel_end - panel);
         for (int32_t p = 0; p < num_panels; ++p) {
             unpack_panel(w, panel_at(w, panel + p), codes);
             for (int32_t row = row_begin; row < row_end; row += row_tile) {
+                ask_for_next(w, panel_at(w, panel + p), (row - row_begin) / row_tile, num_tiles);
                 float* y_tile = y + (row - row_begin) * y_ld + p * panel_lanes;
                 multiply_tile(w, panel_at(w, panel + p), codes, tile_at(a, row, row_tile), y_tile);
             }

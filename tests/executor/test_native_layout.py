@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.executor.native_layout import Layout, View, place_buffers
+from headway.executor.native_layout import Layout, View
+from headway.planner.native_arena import place_buffers
 
 
 def test_buffers_share_memory_once_the_first_is_not_used_any_more():

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from headway import _native
 from headway.cache.kv_store import KVStore
 from headway.checkpoint.ggml_types import find_type
 from headway.checkpoint.raw import RawTensor
@@ -143,28 +144,17 @@ def test_torch_has_neither_quantization_nor_an_int8_cache() -> None:
 
 def test_the_workspace_grows_with_tokens_logits_and_threads() -> None:
     small = costs(max_num_batched_tokens=64, max_num_seqs=1).workspace_bytes
-    # At its widest a token holds the residual (64), what the gated product made (128), that made ready for the next
-    # product in four bytes each, the next product's (64), and a gap of a hidden row.
-    row = (64 + 128 + 128 + 64 + 64) * 4
+    # At its widest a token holds the residual (64), what the gated product made (128), and that made ready for the next
+    # product in four bytes each; that ends in the residual.
+    row = (64 + 128 + 128) * 4
     assert costs(max_num_batched_tokens=128, max_num_seqs=1).workspace_bytes - small == 64 * row
-    # Many rows whose logits are wanted are wider than that: the normed row, which is made ready, logits and a gap.
+    # Many rows whose logits are wanted are wider: by the logits of each; the rest fits where values of tokens were.
     wide = {"max_num_batched_tokens": 64, "max_num_seqs": 32}
-    row = (64 + 64 + 1008 + 64) * 4
+    row = 1008 * 4
     assert costs(**wide).workspace_bytes - costs(**(wide | {"max_num_seqs": 31})).workspace_bytes == row
     scratch = 32 * 2 * (16 + 256 + 2 * 32 + 4) + 2 * 256 + 256 * 32
     more = costs(threads=2, max_num_batched_tokens=64, max_num_seqs=1).workspace_bytes
     assert more - small == 4 * scratch + 1000 * 2 * 4
-
-
-def test_a_gate_and_its_up_matrix_of_two_forms_are_two_values() -> None:
-    config = EngineConfig(max_num_batched_tokens=4096, max_num_seqs=1)
-    alike = native_costs(PROGRAM, types_of(PROGRAM, "Q8_0"), config, 1)
-    up = {f"layers__{layer}__mlp__up__weight": "Q4_1" for layer in (0, 1)}
-    apart = native_costs(PROGRAM, types_of(PROGRAM, "Q8_0", **up), config, 1)
-    # Residual, its norm, gate and up, and the norm made ready; against residual, gated and down, and gated made ready.
-    ready = 1 + 12 / 32
-    token = (64 + 64 + 128 + 128) * 4 + 64 * ready - ((64 + 128 + 64) * 4 + 128 * ready)
-    assert apart.workspace_bytes - alike.workspace_bytes == 4096 * token
 
 
 class Zeros:
@@ -190,6 +180,7 @@ class Zeros:
 
 
 WIDE = {"hidden_size": 256, "intermediate_size": 768, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}
+BIASES = ("has_qkv_bias", "has_o_bias", "has_mlp_bias")
 CHANGES = {
     "llama": {},
     "untied": {"is_tied": False},
@@ -197,6 +188,11 @@ CHANGES = {
     "biases": {"architecture": "qwen2", "has_qkv_bias": True},
     "granite": {"architecture": "granite", "residual_scale": 0.5, "embedding_scale": 2.0, "logits_scale": 0.1},
     "large vocabulary": {"vocab_size": 30_000},
+    "gpt2": {"architecture": "gpt2", "rope": None, **dict.fromkeys(BIASES, True)},
+    "opt-350m": {"architecture": "opt", "rope": None, "is_post_norm": True, "hidden_size": 512, "embedding_size": 256},
+    "gpt_neox": {"architecture": "gpt_neox", "is_parallel": True, "intermediate_size": 1024},
+    "gemma3": {"architecture": "gemma3", "local_rope": RopeShape(dims=32), "sliding_window": 8, "logits_soft_cap": 3.0},
+    "olmo2": {"architecture": "olmo2"},
 }
 
 
@@ -211,7 +207,7 @@ def test_what_the_native_executor_takes_is_what_was_planned(kind: str, change: s
         types |= {
             "layers.0.mlp.down.weight": "Q6_K",
             "layers.1.attn.v.weight": "Q6_K",
-            "layers.1.mlp.up.weight": "Q8_0",
+            "layers.1.mlp.up.weight": "Q8_0",  # another form than its gate: two values, and no gated product
         }
     config = EngineConfig(max_num_seqs=64) if "max_num_seqs" not in limits else EngineConfig()
     config = dataclasses.replace(config, **limits)
@@ -222,8 +218,11 @@ def test_what_the_native_executor_takes_is_what_was_planned(kind: str, change: s
     made = native_costs(program, types, config, 2)
     vectors = sum(4 * math.prod(shape) for shape in program.weights.values() if len(shape) == 1)
     assert made.weights_bytes - vectors == executor.weights_bytes
-    rest = 2 * program.vocab_size * 2 * 4 + 2 * 4 * 512 * 16  # sampling, and rotary tables
-    assert executor.workspace_bytes <= made.workspace_bytes - rest <= 1.3 * executor.workspace_bytes
+    num_ropes = 0 if shape.rope is None else 1
+    rest = 2 * program.vocab_size * 2 * 4 + num_ropes * 2 * 4 * 512 * 16  # sampling, and rotary tables
+    assert executor.workspace_bytes <= made.workspace_bytes - rest
+    if not _native.step_kernels()[2]:  # else rows for bf16 matrices are half as wide
+        assert made.workspace_bytes - rest <= 1.01 * executor.workspace_bytes
 
 
 def test_the_plan_tells_the_forms_and_what_the_cache_is_kept_in() -> None:

@@ -4,14 +4,9 @@ A stage is a moment: what two stages use may share memory, what one stage uses m
 different ops of it at one time.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-ALIGNMENT = 64
-"""Bytes."""
-LANES = 16
-"""Rows of a buffer begin at multiples of so many floats: products write whole lanes."""
-GROUP_COLS = 32
+from headway.planner.native_arena import GROUP_COLS, LANES, aligned, place_buffers
 
 PlaceTuple = tuple[int, int, int]
 PreparedTuple = tuple[int, int, int, int, int]
@@ -49,33 +44,6 @@ class _Buffer:
     first: int = -1  # stage
     last: int = -1
     offset: int = -1
-
-
-def aligned(num_bytes: int) -> int:
-    """The next multiple of ALIGNMENT."""
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def place_buffers(sizes: Sequence[int], lifetimes: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
-    """Offsets of buffers whose lifetimes (first and last stage) may share memory otherwise, and the bytes of all.
-
-    In order of their first stage each takes the lowest gap that is large enough.
-    """
-    offsets = [0] * len(sizes)
-    live: list[tuple[int, int, int]] = []  # offset, end, last stage; by offset
-    total = 0
-    for at in sorted(range(len(sizes)), key=lambda index: lifetimes[index]):
-        first, last = lifetimes[at]
-        live = [item for item in live if item[2] >= first]
-        start = 0
-        for offset, end, _ in live:
-            if offset - start >= sizes[at]:
-                break
-            start = max(start, end)
-        offsets[at] = start
-        total = max(total, start + sizes[at])
-        live = sorted([*live, (start, start + sizes[at], last)])
-    return offsets, total
 
 
 @dataclass(slots=True)

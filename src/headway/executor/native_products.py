@@ -7,11 +7,12 @@ import numpy as np
 from headway import _native
 from headway.executor.base import Float32
 from headway.executor.fuse import AddLinear, GatedLinear, JoinedLinear
-from headway.executor.native_layout import LANES, Prepared, View
+from headway.executor.native_layout import Prepared, View
 from headway.executor.native_row_ops import GATES
 from headway.executor.native_weights import interleaved_rows
 from headway.executor.native_writer import PlanWriter, refuse
 from headway.model.ops import Attention, Linear
+from headway.planner.native_arena import LANES
 
 _Part = tuple[_native.PackedMatrix, View, Float32 | None]
 """A matrix, where its product goes, and its bias."""

@@ -1,7 +1,6 @@
 """What the native executor makes of a Program: packed matrices, float32 values, K and V in bfloat16 or int8.
 
-Its values lie in one arena that is shared by lifetime (executor/native_layout.py). What is counted here is the widest
-moment of the Program's ops: what an op can overwrite is one value, and what a product with a gate makes is another.
+Its values lie in one arena that is shared by lifetime: planner/native_arena.py lays it out as the executor will.
 """
 
 from collections import Counter
@@ -9,19 +8,16 @@ from collections.abc import Mapping
 from math import prod
 
 from headway.config import EngineConfig
-from headway.model.ops import Activation, Add, Attention, Embed, Linear, Logits, Mul, Op, Rope, Scale
+from headway.model.ops import Attention, Embed, Linear, Rope
 from headway.model.program import CacheSpec, Program
 from headway.planner.costs import Costs, size_text
+from headway.planner.native_arena import arena_bytes
 from headway.planner.run_form import RunForm, choose_run_form
 
 _LANES = 16
 _GROUP_COLS = 32
 _ATTENTION_CHUNK = 256
 _ATTENTION_TOKENS = 32
-_QUANTISED_BYTES = 1 + 4 / _GROUP_COLS + 8 / _GROUP_COLS
-"""Of a column made ready for matrices of 8 and 4 bits: an int8, and a scale and two sums for each group."""
-_WIDE_BYTES = 4
-"""... for bf16 matrices, where the machine does not multiply bfloat16."""
 
 
 def matrix_forms(program: Program, types: Mapping[str, str], config: EngineConfig) -> dict[str, RunForm]:
@@ -111,71 +107,9 @@ def _workspace_bytes(program: Program, forms: Mapping[str, RunForm], config: Eng
     max_context = config.max_model_len or program.max_position
     max_tokens = config.max_num_batched_tokens
     max_selected = min(config.max_num_seqs, max_tokens)
-    tokens, selected = _peak_bytes(program, forms)
-    hidden = _up(program.hidden_size, _LANES) * 4
-    # A hidden row more: sharing by lifetime can leave a gap as wide. And the last hidden rows stay to the end.
-    values = max_tokens * hidden + max(max_tokens * tokens, max_selected * (selected + hidden))
+    values = arena_bytes(program, forms, max_tokens=max_tokens, max_selected=max_selected)
     sampling = threads * program.vocab_size * 2 * 4
     return values + sampling + _attention_bytes(program, max_context, threads) + _rope_bytes(program, max_context)
-
-
-def _peak_bytes(program: Program, forms: Mapping[str, RunForm]) -> tuple[int, int]:
-    """Of a token's row, and of a row whose logits are wanted, each at its widest moment: live values, and the input of
-    a product made ready for it."""
-    widths, selected = program.widths(), program.widths(is_selected=True)
-    ready = _ready_bytes(program, forms, widths | selected)
-    fused = _inside_gates(program, forms)
-    last_use = {name: at for at, op in enumerate(program.ops) for name in op.inputs}
-    live: dict[str, int] = {}
-    peaks = [0, 0]
-    for at, op in enumerate(program.ops):
-        live[op.out] = 0 if op.out in fused else _up((widths | selected)[op.out], _LANES) * 4
-        if _overwrites(op) and last_use[op.inputs[0]] == at:
-            live[op.inputs[0]] = 0
-        of_row = selected if op.out in selected else widths
-        here = sum(size for name, size in live.items() if name in of_row)
-        made = max([ready.get(name, 0) for name in (op.out, *op.inputs) if name in of_row], default=0)
-        peaks[op.out in selected] = max(peaks[op.out in selected], here + made)
-        for name in op.inputs:
-            if last_use[name] == at:
-                live.pop(name, None)
-    return peaks[0], peaks[1]
-
-
-def _overwrites(op: Op) -> bool:
-    """Whether it puts what it makes in the place of its first input, where nothing else reads that."""
-    return isinstance(op, Activation | Add | Logits | Mul | Rope | Scale)
-
-
-def _ready_bytes(program: Program, forms: Mapping[str, RunForm], widths: Mapping[str, int]) -> dict[str, int]:
-    """Of each value that products read, a row of it made ready for all of them."""
-    readers: dict[str, set[bool]] = {}
-    for op in program.ops:
-        if isinstance(op, Linear):
-            readers.setdefault(op.input, set()).add(forms[op.weight].form == "bf16")
-    return {
-        name: int(
-            _up(widths[name], _GROUP_COLS) * (_WIDE_BYTES * (True in kinds) + _QUANTISED_BYTES * (False in kinds))
-        )
-        for name, kinds in readers.items()
-    }
-
-
-def _inside_gates(program: Program, forms: Mapping[str, RunForm]) -> set[str]:
-    """Values that never lie in memory: a gate, its activation and what it is multiplied by, made in one product."""
-    makers = {op.out: op for op in program.ops}
-    readers = Counter(name for op in program.ops for name in op.inputs)
-    inside: set[str] = set()
-    for op in program.ops:
-        if not isinstance(op, Mul):
-            continue
-        activation, up = makers[op.left], makers[op.right]
-        gate = makers[activation.input] if isinstance(activation, Activation) else None
-        if not isinstance(up, Linear) or not isinstance(gate, Linear) or gate.input != up.input:
-            continue
-        if forms[gate.weight] == forms[up.weight] and readers[op.left] == readers[gate.out] == readers[up.out] == 1:
-            inside |= {op.left, gate.out, up.out}
-    return inside
 
 
 def _attention_bytes(program: Program, max_context: int, threads: int) -> int:

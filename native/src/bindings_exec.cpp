@@ -18,6 +18,7 @@
 #include "bindings.h"
 #include "exec/packing.h"
 #include "exec/plan.h"
+#include "exec/pool.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -158,6 +159,17 @@ public:
         plan_.add_row_op(std::move(op));
     }
 
+    void embed_types(nb::object table, const PlaceTuple& out) {
+        auto op = std::make_unique<EmbedRows>();
+        op->table = view_of(table);
+        op->index = EmbedIndex::token_type;
+        op->index_offset = 0;
+        op->scale = 1.0f;
+        op->out = to_place(out);
+        num_token_types_ = op->table.num_rows;
+        plan_.add_row_op(std::move(op));
+    }
+
     void norm(bool is_layer, const PlaceTuple& in, const PlaceTuple& out, int32_t head, Floats weight,
               std::optional<Floats> bias, float eps, bool one_plus) {
         require(static_cast<int32_t>(weight.shape(0)) == head, "a norm's weight is not of its head's width");
@@ -213,6 +225,16 @@ public:
         op->in = to_place(in);
         op->out = to_place(out);
         plan_.add_row_op(std::move(op));
+    }
+
+    void pool(int kind, bool normalise, const PlaceTuple& in, const PlaceTuple& out) {
+        auto op = std::make_unique<PoolRows>();
+        op->kind = static_cast<PoolKind>(kind);
+        op->normalise = normalise;
+        op->in = to_place(in);
+        op->out = to_place(out);
+        plan_.add_row_op(std::move(op));
+        has_pool_ = true;
     }
 
     void product_stage(bool is_selected, const PreparedTuple& input) {
@@ -281,6 +303,26 @@ public:
                  Array<const int32_t, 1> query_starts, Array<const int32_t, 1> context_lens,
                  Array<const int32_t, 2> block_tables, Array<const int32_t, 1> logit_rows) {
         const Step step = to_step(token_ids, positions, slots, query_starts, context_lens, block_tables, logit_rows);
+        require(!has_pool_ && num_token_types_ == 0, "an encoder's plan runs by encode()");
+        num_selected_ = step.num_selected;
+        const nb::gil_scoped_release no_gil;
+        plan_.run(step, {});
+    }
+
+    // Whole sequences, whose last tokens are last_rows; logits() has a row of each.
+    void encode(Array<const int32_t, 1> token_ids, Array<const int32_t, 1> token_types, Array<const int32_t, 1> positions,
+                Array<const int64_t, 1> slots, Array<const int32_t, 1> query_starts,
+                Array<const int32_t, 1> context_lens, Array<const int32_t, 2> block_tables,
+                Array<const int32_t, 1> last_rows) {
+        Step step = to_step(token_ids, positions, slots, query_starts, context_lens, block_tables, last_rows);
+        require(has_pool_, "a language model's plan runs by execute() and sample()");
+        require(step.num_selected == step.num_seqs, "there is not one row a sequence");
+        require(token_types.shape(0) == token_ids.shape(0), "token_ids and token_types differ in length");
+        for (int32_t token = 0; token < step.num_tokens; ++token) {
+            const int32_t type = token_types.data()[token];
+            require(type >= 0 && type < num_token_types_, "a token type is outside of its table");
+        }
+        step.token_types = token_types.data();
         num_selected_ = step.num_selected;
         const nb::gil_scoped_release no_gil;
         plan_.run(step, {});
@@ -294,6 +336,7 @@ public:
                 Array<bool, 1> is_finite, Array<float, 1> logprobs, Array<int32_t, 2> top_ids,
                 Array<float, 2> top_logprobs) {
         const Step step = to_step(token_ids, positions, slots, query_starts, context_lens, block_tables, logit_rows);
+        require(!has_pool_ && num_token_types_ == 0, "an encoder's plan runs by encode()");
         require(sampler.batch.vocab_size() == plan_.logits_width(), "the sampler is of another vocabulary");
         require(checked_rows.shape(0) == checked_finite.shape(0), "checked_rows and checked_finite differ in length");
         const SampleCall call = sampler.make_call(nullptr, logit_rows.shape(0), rows, num_tokens, chosen, is_finite,
@@ -349,6 +392,8 @@ private:
     int32_t num_blocks_;
     int32_t block_size_;
     int32_t num_selected_ = 0;
+    int32_t num_token_types_ = 0;
+    bool has_pool_ = false;
 };
 
 void bind_plan(nb::module_& module) {
@@ -360,6 +405,7 @@ void bind_plan(nb::module_& module) {
         .def_prop_ro("num_bytes", [](BoundPlan& self) { return self.plan().num_bytes(); })
         .def("row_stage", &BoundPlan::row_stage, nb::kw_only(), "is_selected"_a, "cuts_at_blocks"_a)
         .def("embed", &BoundPlan::embed, "table"_a, nb::kw_only(), "by_position"_a, "offset"_a, "scale"_a, "out"_a)
+        .def("embed_types", &BoundPlan::embed_types, "table"_a, nb::kw_only(), "out"_a)
         .def("norm", &BoundPlan::norm, nb::kw_only(), "is_layer"_a, "input"_a, "out"_a, "head"_a, "weight"_a.noconvert(),
              "bias"_a.none(), "eps"_a, "one_plus"_a)
         .def("prepare", &BoundPlan::prepare, nb::kw_only(), "is_selected"_a, "input"_a, "out"_a)
@@ -368,6 +414,7 @@ void bind_plan(nb::module_& module) {
         .def("rope", &BoundPlan::rope, nb::kw_only(), "value"_a, "head_dim"_a, "cosines"_a.noconvert(),
              "sines"_a.noconvert(), "interleaved"_a)
         .def("select", &BoundPlan::select, nb::kw_only(), "input"_a, "out"_a)
+        .def("pool", &BoundPlan::pool, nb::kw_only(), "kind"_a, "normalise"_a, "input"_a, "out"_a)
         .def("product_stage", &BoundPlan::product_stage, nb::kw_only(), "is_selected"_a, "input"_a)
         .def("product", &BoundPlan::product, "matrix"_a, nb::kw_only(), "out"_a, "bias"_a.none(), "base"_a, "scale"_a,
              "gate"_a)
@@ -378,6 +425,7 @@ void bind_plan(nb::module_& module) {
              "soft_cap"_a, "window"_a, "causal"_a)
         .def("finish", &BoundPlan::finish, nb::kw_only(), "last_hidden"_a, "logits"_a)
         .def("execute", &BoundPlan::execute)
+        .def("encode", &BoundPlan::encode)
         .def("sample", &BoundPlan::sample)
         .def("logits", &BoundPlan::logits);
 }

@@ -11,7 +11,8 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -35,13 +36,15 @@ from headway.config import (
     TextConfig,
     default_cache_dir,
 )
+from headway.core.embedding import EmbeddingOutput, ScoreOutput
 from headway.core.output import CompletionOutput, RequestOutput, TextDelta
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
 from headway.text.tokenizer import Tokenizer
 from headway.worker.assembler import ChoiceAssembler
-from headway.worker.prompt import ModelText, check_request, complete_sampling, prepare_prompt
+from headway.worker.embed_offline import OfflineEncoder
+from headway.worker.prompt import ModelText, check_generates, check_request, complete_sampling, prepare_prompt
 from headway.worker.stream import RequestStream
 
 DEFAULT_MAX_TOKENS = 16
@@ -97,6 +100,7 @@ class LLM:
 
     def __init__(self, model: str, **flags: Unpack[Flags]) -> None:
         from headway.checkpoint.sources import resolve_source
+        from headway.predictors.encoder import EncoderPredictor
         from headway.predictors.headway import HeadwayPredictor
         from headway.service.loader import open_model
 
@@ -104,7 +108,7 @@ class LLM:
         config, checkpoint = _make_configs(model, {**offline, **flags})
         path = resolve_source(config.source, checkpoint)
         self._text: ModelText = open_model(config, path).text
-        self._predictor = HeadwayPredictor()
+        self._predictor = HeadwayPredictor() if self._text.encoder is None else EncoderPredictor()
         ready = self._predictor.load(str(path), asdict(config.engine), lambda _: None)
         self.info: Mapping[str, Any] = ready.info
         """What the engine told when it was ready: limits, bytes, the memory plan's lines."""
@@ -139,6 +143,49 @@ class LLM:
         prompts = [ChatPrompt(chat, tools=tools, add_generation_prompt=add_generation_prompt) for chat in chats]
         return self._run(prompts, sampling_params, self.get_default_sampling_params(), None)
 
+    def embed(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        *,
+        dimensions: int | None = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[EmbeddingOutput]:
+        """A vector of each text, in the order of the texts; the model must be an encoder.
+
+        Args:
+            prompts: as generate()'s.
+            dimensions: of a vector, where the model was made for shorter ones.
+            truncate_prompt_tokens: cuts longer texts, -1: to what the model takes; None: they are refused.
+
+        Raises InvalidRequest, UnsupportedFeature, ContextLengthExceeded before anything runs.
+        """
+        inputs = cast(list[TextPrompt | TokensPrompt], [_as_prompt(prompt) for prompt in _as_prompts(prompts)])
+        with self._open_encoder(truncate_prompt_tokens) as encoder:
+            return encoder.embed(inputs, dimensions)
+
+    def score(
+        self, text_1: str | Sequence[str], text_2: str | Sequence[str], *, truncate_prompt_tokens: int | None = None
+    ) -> list[ScoreOutput]:
+        """How well the texts of each pair fit: a cross-encoder's score, or the cosine of an encoder's vectors.
+
+        Args:
+            text_1: one text for all of text_2, or one each.
+            text_2: texts.
+            truncate_prompt_tokens: as embed()'s; of a pair the longer text is cut first.
+
+        Raises as embed().
+        """
+        firsts, seconds = ([texts] if isinstance(texts, str) else list(texts) for texts in (text_1, text_2))
+        with self._open_encoder(truncate_prompt_tokens) as encoder:
+            return encoder.score(firsts, seconds)
+
+    @contextmanager
+    def _open_encoder(self, truncate_to: int | None) -> Iterator[OfflineEncoder]:
+        with self._lock:
+            if self._is_closed:
+                raise InvalidConfig("this LLM is closed: make another one")
+            yield OfflineEncoder(self._text, self._predictor, self.info, truncate_to)
+
     def get_default_sampling_params(self) -> SamplingParams:
         """Our defaults, with what the model's generation_config sets."""
         return SamplingParams(**sampling_defaults(self._text.generation_defaults))
@@ -172,6 +219,7 @@ class LLM:
         default: SamplingParams,
         default_max_tokens: int | None,
     ) -> list[RequestOutput]:
+        check_generates(self._text)
         params = _one_each(given, default, len(prompts))
         limit = self.info.get("max_model_len")
         runs = []

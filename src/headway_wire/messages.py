@@ -88,6 +88,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     """Whose request it is, where the worker shares among tenants."""
     cache_salt: str = ""
     """Prefixes are shared only with requests of the same salt."""
+    second_start: Optional[int] = None
+    """Of a pair of texts for an encoder: tokens from here on are of type 1. Encoders read no other field but priority,
+    and answer with an Embedding in place of tokens."""
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -209,7 +212,7 @@ class PromptLogprobs(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_logp
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True, tag="embedding"):
-    """A pooled vector: little-endian float32."""
+    """An encoder's answer to a Submit, and its end: a vector, or the scores of a pair; little-endian float32."""
 
     request_id: str
     data: bytes

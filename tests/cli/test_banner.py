@@ -18,6 +18,16 @@ def test_the_curl_line_is_one_line_that_a_shell_takes_apart_as_meant(model: str,
     assert "\n" not in line
 
 
+@pytest.mark.parametrize(("task", "route", "field"), [("embed", "embeddings", "input"), ("score", "rerank", "query")])
+def test_the_curl_line_of_an_encoder_asks_for_what_it_does(task: str, route: str, field: str) -> None:
+    words = shlex.split(curl_line("http://h:1", "minilm", has_key=False, task=task))
+    body = json.loads(words[5])
+    assert words[1] == f"http://h:1/v1/{route}"
+    assert body["model"] == "minilm"
+    assert field in body
+    assert "max_tokens" not in body
+
+
 def test_a_key_is_written_as_a_variable_that_the_shell_fills_in() -> None:
     line = curl_line("http://h:1", "demo", has_key=True)
     assert '-H "Authorization: Bearer $HEADWAY_API_KEY"' in line

@@ -7,7 +7,7 @@ from typing import Any
 import headway_wire as wire
 from headway.checkpoint.ggml_types import dequantise
 from headway.checkpoint.weights import MappedWeights
-from headway.engine import loading
+from headway.engine import load_weights
 from headway.predictors.base import Report
 from headway.predictors.headway import HeadwayPredictor
 
@@ -16,7 +16,7 @@ class BetweenTensors(HeadwayPredictor):
     """The file is cut after the first tensor was handed out: the next one is not."""
 
     def load(self, source: str, options: dict[str, Any], report: Report) -> wire.Ready:
-        loading._REPORT_INTERVAL_S = 0.0
+        load_weights._REPORT_INTERVAL_S = 0.0
 
         def cut(message: wire.Loading) -> None:
             if message.phase == "read" and message.fraction:
@@ -45,7 +45,7 @@ class WithinATensor(HeadwayPredictor):
             return dequantise(values.type, values.data).reshape(values.shape)
 
         MappedWeights.raw, MappedWeights.read = raw_of_all, read  # type: ignore[method-assign]
-        loading._REPORT_INTERVAL_S = 1e9
+        load_weights._REPORT_INTERVAL_S = 1e9
         return super().load(source, options, report)
 
 

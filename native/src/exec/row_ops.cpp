@@ -32,7 +32,10 @@ Activations StepContext::activations(const PreparedPlace& place, int32_t num_row
 }
 
 void EmbedRows::run(const StepContext& context, int32_t row_begin, int32_t row_end) const {
-    const int32_t* indexes = index == EmbedIndex::token ? context.step->token_ids : context.step->positions;
+    const Step& step = *context.step;
+    const int32_t* indexes = index == EmbedIndex::token      ? step.token_ids
+                             : index == EmbedIndex::position ? step.positions
+                                                             : step.token_types;
     for (int32_t row = row_begin; row < row_end; ++row) {
         context.kernels->read_row(&table, indexes[row] + index_offset, scale, context.at(out, row));
     }

@@ -16,7 +16,7 @@ public:
     virtual void run(const StepContext& context, int32_t row_begin, int32_t row_end) const = 0;
 };
 
-enum class EmbedIndex : int32_t { token = 0, position = 1 };
+enum class EmbedIndex : int32_t { token = 0, position = 1, token_type = 2 };
 
 // out = table[index + offset] * scale
 struct EmbedRows final : RowOp {

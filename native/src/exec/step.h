@@ -20,6 +20,7 @@ struct Step {
     int32_t num_seqs;
     int32_t max_blocks;
     int32_t num_selected;
+    const int32_t* token_types = nullptr;  // [num_tokens], of an encoder's step
 };
 
 // What is done at once of a stage that works row by row: rows of tokens, or of the selected ones.

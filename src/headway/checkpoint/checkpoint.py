@@ -55,6 +55,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
 
+def is_encoder(path: Path) -> bool:
+    """Whether an encoder is in this file or folder, by its configuration alone. Raises as open_checkpoint."""
+    if not path.is_dir():
+        return False
+    return huggingface.read_shape(Fields.of_json(path / "config.json")).encoder is not None
+
+
 def check_path(path: Path) -> None:
     """Raises as open_checkpoint for what can be told from names and the first four bytes: no more is read."""
     try:

@@ -5,14 +5,23 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_ENCODER_CALLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "embed": ("embeddings", {"input": ["A cat sat on the mat.", "Markets fell today."]}),
+    "score": ("rerank", {"query": "Where is the cat?", "documents": ["A cat sat on the mat.", "Markets fell today."]}),
+}
+"""A route and a body, by Ready.info's task."""
 
-def curl_line(url: str, model: str, *, has_key: bool, has_chat: bool = True) -> str:
+
+def curl_line(url: str, model: str, *, has_key: bool, has_chat: bool = True, task: str = "generate") -> str:
     """One line for a POSIX shell. A key is written as $HEADWAY_API_KEY: never printed.
 
-    It asks for few tokens: a small model may ramble to the end of its context.
+    Of a language model it asks for few tokens: a small one may ramble to the end of its context.
     """
     body: dict[str, Any] = {"model": model, "max_tokens": 64}
-    if has_chat:
+    if task in _ENCODER_CALLS:
+        route, inputs = _ENCODER_CALLS[task]
+        body = {"model": model, **inputs}
+    elif has_chat:
         route, body["messages"] = "chat/completions", [{"role": "user", "content": "Say hello in one sentence."}]
     else:
         route, body["prompt"] = "completions", "Once upon a time"

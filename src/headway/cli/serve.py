@@ -121,7 +121,8 @@ class Told:
             say("With HEADWAY_API_KEY set to your key, try it:")
         else:
             say("Try it:")
-        say(curl_line(self._url, card.id, has_key=self._has_key, has_chat=self._has_chat))
+        task = str(card.info.get("task", "generate"))
+        say(curl_line(self._url, card.id, has_key=self._has_key, has_chat=self._has_chat, task=task))
 
     def failed(self, model: str, error: HeadwayError) -> None:
         """The load failed, with `error`."""

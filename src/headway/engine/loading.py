@@ -10,45 +10,41 @@ The phases that are reported, in order:
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headway_wire as wire
 from headway.cache.kv_cache import KVCache
 from headway.cache.kv_store import KVStore
 from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from headway.checkpoint.match import match_tensors
-from headway.checkpoint.raw import RawTensor
-from headway.checkpoint.weights import MappedWeights, ZeroFilledWeights
 from headway.config import EngineConfig
 from headway.engine.engine import Engine, make_scheduler_limits
+from headway.engine.load_weights import (
+    FileWeights,
+    LoadProgress,
+    Report,
+    ReportedWeights,
+    check_threads,
+    make_costs,
+    match_weights,
+)
 from headway.engine.sampler import Sampler
 from headway.engine.warm_prefix import pin_warm_prefixes
 from headway.errors import InvalidConfig, InvariantBroken
-from headway.executor.base import Executor, Float32, SamplingExecutor, StepArrays, Weights
-from headway.executor.dtype import choose_dtype
+from headway.executor.base import Executor, SamplingExecutor, StepArrays
 from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
-from headway.observe.machine import available_memory_bytes, isa_flags, usable_cores
-from headway.planner.costs import Costs
+from headway.observe.machine import available_memory_bytes, usable_cores
 from headway.planner.memory import MemoryPlan, plan_memory
-from headway.planner.native_costs import native_costs
-from headway.planner.torch_costs import torch_costs
 from headway.scheduler.batching import make_batching
 from headway.scheduler.policy import make_policy
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[wire.Loading], None]
-FileWeights = MappedWeights | ZeroFilledWeights
 MAX_BLOCK_SIZE = 1024
-MAX_THREADS = 4096
-_REPORT_INTERVAL_S = 0.1
 _WARM_UP_TOKENS = 8
 
 
@@ -64,15 +60,15 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
         InvalidConfig, OutOfMemory: what was asked for cannot be had; names the values and the limits.
     """
     _check_config(config)
-    progress = _Progress(report)
+    progress = LoadProgress(report)
     progress.tell("build")
     checkpoint = open_checkpoint(source)
     program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
-    weights, unmatched = _match(program, checkpoint, config)
+    weights, unmatched = match_weights(program, checkpoint, config)
     plan, capacity = _plan(program, checkpoint, weights, config)
     store = _make_store(program, plan)
     progress.tell("read", 0.0)
-    executor = make_executor(program, _ReportedWeights(weights, progress), store, capacity)
+    executor = make_executor(program, ReportedWeights(weights, progress), store, capacity)
     weights.check_unchanged()
     weights.close()
     progress.tell("warm")
@@ -80,58 +76,6 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     engine = _make_engine(executor, checkpoint, config, plan)
     num_pinned = pin_warm_prefixes(engine, config, checkpoint.text)
     return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s, num_pinned)
-
-
-class _Progress:
-    """Turns phases into Loading messages with their time."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._started_at = time.monotonic()
-        self._told_at = 0.0
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._started_at
-
-    def tell(self, phase: str, fraction: float | None = None) -> None:
-        self._told_at = self.elapsed_s
-        self._report(wire.Loading(phase=phase, fraction=fraction, elapsed_s=self._told_at))
-
-    def tell_often(self, phase: str, fraction: float) -> None:
-        """tell(), unless that was just done."""
-        if self.elapsed_s - self._told_at >= _REPORT_INTERVAL_S:
-            self.tell(phase, fraction)
-
-
-class _ReportedWeights:
-    """Weights that tell how much of them was read, by elements."""
-
-    def __init__(self, weights: Weights, progress: _Progress) -> None:
-        self._weights = weights
-        self._progress = progress
-        self._num_elements = sum(int(np.prod(shape, dtype=np.int64)) for shape in weights.shapes().values())
-        self._num_read = 0
-
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return self._weights.shapes()
-
-    def read(self, name: str) -> Float32:
-        tensor = self._weights.read(name)
-        self._note(tensor.size)
-        return tensor
-
-    def raw(self, name: str) -> RawTensor:
-        tensor = self._weights.raw(name)
-        self._note(math.prod(tensor.shape))
-        return tensor
-
-    def release(self, name: str, rows: tuple[int, int] | None = None) -> None:
-        self._weights.release(name, rows)
-
-    def _note(self, num_elements: int) -> None:
-        self._num_read += num_elements
-        self._progress.tell_often("read", min(1.0, self._num_read / max(1, self._num_elements)))
 
 
 def _check_config(config: EngineConfig) -> None:
@@ -153,27 +97,7 @@ def _check_config(config: EngineConfig) -> None:
         raise InvalidConfig(
             f"step_target_s is {config.step_target_s}; it must be at least 0 and finite", param="step_target_s"
         )
-    if config.threads is not None and not 1 <= config.threads <= MAX_THREADS:
-        raise InvalidConfig(
-            f"threads is {config.threads}; it must be at least 1 and at most {MAX_THREADS}", param="threads"
-        )
-
-
-def _match(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> tuple[FileWeights, list[str]]:
-    """The weights that the program wants, and what did not match (only without `strict`)."""
-    wanted = program.weights
-    unmatched = match_tensors(wanted, checkpoint.weights, strict=config.strict)
-    for line in unmatched:
-        logger.warning("loaded without strictness: %s", line)
-    return (ZeroFilledWeights(wanted, checkpoint.weights) if unmatched else checkpoint.weights), unmatched
-
-
-def _make_costs(program: Program, checkpoint: Checkpoint, weights: FileWeights, config: EngineConfig) -> Costs:
-    """What the executor that the config names makes of the model."""
-    if choose_executor(program, config) == "native":
-        types = {name: weights.type_of(name) for name in program.weights}
-        return native_costs(program, types, config, config.threads or usable_cores())
-    return torch_costs(program, choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags()), config)
+    check_threads(config)
 
 
 def _plan(
@@ -181,13 +105,13 @@ def _plan(
 ) -> tuple[MemoryPlan, EngineConfig]:
     """The memory, and the config of what executes steps: where a prompt is one step, that has to hold the longest one
     beside streams."""
-    costs = _make_costs(program, checkpoint, weights, config)
+    costs = make_costs(program, checkpoint, weights, config)
     plan = plan_memory(program, costs, config, available_memory_bytes())
     if config.enable_chunked_prefill:
         return plan, config
     most = max(config.max_num_batched_tokens, plan.max_model_len + config.max_num_seqs)
     whole = replace(config, max_model_len=plan.max_model_len, max_num_batched_tokens=most)
-    costs = _make_costs(program, checkpoint, weights, whole)
+    costs = make_costs(program, checkpoint, weights, whole)
     return plan_memory(program, costs, whole, plan.available_bytes), whole
 
 

@@ -39,7 +39,8 @@ class StepKV:
     def __init__(self, program: Program, *, num_blocks: int, block_size: int, dtype: str) -> None:
         self.num_blocks, self.block_size, self.dtype = num_blocks, block_size, dtype
         sizes = step_kv_bytes(program, dtype, num_blocks * block_size)
-        self._k, self._v = (memoryview(np.zeros(size, np.uint8)) for size in sizes)
+        # Mapped lazily, as np.zeros does and bytearray does not.
+        self._k, self._v = (np.zeros(size, np.uint8).data for size in sizes)
 
     @property
     def num_bytes(self) -> int:

@@ -25,7 +25,7 @@ from headway.executor.encoder_step import place_whole
 from headway.executor.native_plan import compile_plan
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, NativeFusion, PlanLimits
-from headway.model.ops import Attention, Experts, HeadLinear
+from headway.model.ops import Attention, Embed, Experts, HeadLinear
 from headway.model.program import Program
 from headway.planner.native_costs import vocabulary_names
 
@@ -169,6 +169,10 @@ def _check_kv(kv: KVBuffers) -> None:
 def native_refusal(program: Program, dtype: Dtype) -> HeadwayError | None:
     """Why this executor does not run the Program in this dtype; None: it does."""
     for op in program.ops:
+        if isinstance(op, Embed) and op.index == "token_type" and not program.is_encoder:
+            return UnsupportedModel(
+                "token types of a language model are not supported by the native executor: take --executor torch"
+            )
         if isinstance(op, HeadLinear | Experts):
             return UnsupportedModel(
                 f"{type(op).__name__} is not supported by the native executor: take --executor torch"

@@ -80,6 +80,9 @@ def compile_plan(
         UnsupportedModel: what the native executor does not run, by name.
         MemoryError: names the bytes needed.
     """
+    for op in program.ops:
+        if isinstance(op, Embed) and op.index == "token_type" and not program.is_encoder:
+            raise refuse(op, " of token types, of a language model,")
     ops = _fuse(program, loader, fusions)
     writer = PlanWriter(
         loader=loader,

@@ -24,7 +24,10 @@ from headway.server.admin.routes import router as admin_router
 from headway.server.basic.routes import router as basic_router
 from headway.server.errors import error_response, http_exception_response
 from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, RequestScope
+from headway.server.openai.embeddings import router as embeddings_router
+from headway.server.openai.rerank import router as rerank_router
 from headway.server.openai.routes import router as openai_router
+from headway.server.openai.score import router as score_router
 from headway.server.openapi import DESCRIPTION, describe_app
 from headway.server.state import ServerState, state_of
 from headway.service.protocol import Service
@@ -43,7 +46,8 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.headway = state
-    for router in (openai_router, basic_router, admin_router):
+    encoder_routers = embeddings_router, rerank_router, score_router
+    for router in (openai_router, *encoder_routers, basic_router, admin_router):
         app.include_router(router)
     app.add_exception_handler(HeadwayError, _refuse)
     app.add_exception_handler(HTTPException, http_exception_response)

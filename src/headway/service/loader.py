@@ -19,12 +19,16 @@ from headway.text.chat_template import make_chat_template
 from headway.text.source import TextSource
 from headway.text.tokenizer import make_tokenizer
 from headway.worker.channel import Channel, Receiver
+from headway.worker.encoder_text import EncoderText
 from headway.worker.process import start_process
 from headway.worker.prompt import ModelText
 
 if TYPE_CHECKING:
     from headway.checkpoint.checkpoint import Checkpoint
+    from headway.checkpoint.shape import ModelShape
 
+LANGUAGE_MODEL = ModelConfig(source="").predictor
+ENCODER = "headway.predictors.encoder:EncoderPredictor"
 _MAX_CONFIG_BYTES = 1024 * 1024
 
 
@@ -81,8 +85,12 @@ class ProcessLoader:
         return await start_process(name, receiver)
 
     def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
-        """The engine's config as the predictor's options."""
-        return wire.Load(predictor=model.predictor, source=str(path), options=asdict(model.engine))
+        """The engine's config as the predictor's options. An encoder has another predictor, unless one was named."""
+        from headway.checkpoint.checkpoint import is_encoder
+
+        is_default = model.predictor == LANGUAGE_MODEL
+        predictor = ENCODER if is_default and is_encoder(path) else model.predictor
+        return wire.Load(predictor=predictor, source=str(path), options=asdict(model.engine))
 
 
 def open_model(model: ModelConfig, path: Path, opened: "Checkpoint | None" = None) -> OpenedModel:
@@ -94,8 +102,25 @@ def open_model(model: ModelConfig, path: Path, opened: "Checkpoint | None" = Non
         tokenizer=make_tokenizer(checkpoint.text),
         chat_template=make_chat_template(checkpoint.text, model.text.chat_template),
         generation_defaults=read_generation_defaults(checkpoint.text, model.text.generation_config),
+        encoder=make_encoder_text(checkpoint.shape),
     )
     return OpenedModel(text, checkpoint.created)
+
+
+def make_encoder_text(shape: "ModelShape") -> EncoderText | None:
+    """What the parent has to know of an encoder; None: it is a language model."""
+    encoder = shape.encoder
+    if encoder is None:
+        return None
+    return EncoderText(
+        reads_pairs=encoder.num_labels is not None,
+        width=shape.hidden_size,
+        is_normalised=encoder.is_normalised,
+        dimensions=encoder.dimensions,
+        any_dimension=encoder.any_dimension,
+        prompts=encoder.prompts,
+        default_prompt=encoder.default_prompt,
+    )
 
 
 def read_generation_defaults(source: TextSource, setting: str) -> Mapping[str, Any]:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
+from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.core.request import GenerateRequest, Prompt
 from headway.errors import InvalidConfig, ModelNotFound
 from headway.observe.clock import Clock, SystemClock
+from headway.service.encoding import embed, score
 from headway.service.events import Drain, Keep
 from headway.service.loader import Loader, ProcessLoader
 from headway.service.protocol import ModelCard, ModelState
@@ -78,6 +80,14 @@ class LocalService:
                 return await lease.client.submit(prepared, lease.release, deadline=deadline)
             # It died while the prompt was tokenised: nothing was asked of it, so the next one may be asked.
             lease.release(False)
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """See the protocol."""
+        return await embed(self._residents, self._find(request.model), request)
+
+    async def score(self, request: ScoreRequest) -> Scored:
+        """See the protocol."""
+        return await score(self._residents, self._find(request.model), request)
 
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:
         """The ids that generate() would send."""

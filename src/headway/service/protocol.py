@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.core.output import TextDelta, Usage
 from headway.core.request import GenerateRequest, Prompt
 from headway.errors import HeadwayError
@@ -82,6 +83,14 @@ class Service(Protocol):
 
     async def generate(self, request: GenerateRequest) -> GenerateStream:
         """Returns once the worker has accepted it. Raises HeadwayError: then nothing was started."""
+        ...
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """A vector of each input. Raises as generate(); UnsupportedFeature for a model that makes none."""
+        ...
+
+    async def score(self, request: ScoreRequest) -> Scored:
+        """A score of each pair. Raises as embed()."""
         ...
 
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:

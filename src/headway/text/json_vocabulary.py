@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Engine
 
 from headway.errors import CorruptCheckpoint, UnsupportedModel
 from headway.text.source import TokenizerFiles
-from headway.text.vocabulary import ControlToken, Spelling, Vocabulary, is_library_failure
+from headway.text.vocabulary import ControlToken, PairFrame, Spelling, Vocabulary, is_library_failure
 
 _CONTROL_LOOK = re.compile(r"<\|.*\|>|<｜.*｜>", re.DOTALL)
 MAX_TOKENS = 1 << 24
@@ -58,6 +58,7 @@ def read_json_vocabulary(files: TokenizerFiles) -> Vocabulary:
         bos_token_id=bos_token_id if bos_token_id is not None or not prefix else prefix[0],
         prefix=prefix,
         suffix=suffix,
+        pair=_pair_frame(engine),
         strips_leading_space=strips_leading_space,
         byte_ids=_byte_ids(texts, literal_ids) if spelling == "spaces" else {},
     )
@@ -223,6 +224,20 @@ def _around(engine: Engine) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if not own:
         return tuple(encoding.ids), ()
     return tuple(encoding.ids[: own[0]]), tuple(encoding.ids[own[-1] + 1 :])
+
+
+def _pair_frame(engine: Engine) -> PairFrame | None:
+    """What the post-processor puts around and between two texts; None where it puts nothing between them."""
+    encoding = engine.encode("a", "a", add_special_tokens=True)
+    places = [[at for at, of in enumerate(encoding.sequence_ids) if of == number] for number in (0, 1)]
+    if not all(places) or any(encoding.special_tokens_mask[at] for own in places for at in own):
+        return None
+    (first, *_), (second, *_) = places
+    end, ids = places[0][-1] + 1, encoding.ids
+    if end == second:
+        return None
+    middle, suffix = tuple(ids[end:second]), tuple(ids[places[1][-1] + 1 :])
+    return PairFrame(tuple(ids[:first]), middle, suffix, encoding.type_ids[second])
 
 
 def _wanted(around: tuple[int, ...], token_id: int | None, is_wanted: object) -> tuple[int, ...]:

@@ -53,6 +53,10 @@ class Tokenizer:
         self.special_token_ids = vocabulary.special_ids
         """What skip_special_tokens leaves out."""
         self.strips_leading_space = vocabulary.strips_leading_space
+        self.prefix, self.suffix = vocabulary.prefix, vocabulary.suffix
+        """The model's own ids around a text."""
+        self.pair = vocabulary.pair
+        """... and around two that are read as one."""
         self._vocabulary = vocabulary
         self._bytes: list[bytes | None] = [None] * self.num_tokens
         # The longest first, so that of two tokens that begin alike the longer is read.

@@ -33,6 +33,16 @@ class ControlToken:
     takes_space_after: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PairFrame:
+    """Ids around and between two texts that are read as one, and of which type the second is (BERT: 1)."""
+
+    prefix: tuple[int, ...]
+    middle: tuple[int, ...]
+    suffix: tuple[int, ...]
+    second_type: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """Tokens, how they are spelt, and what stands around a text."""
@@ -56,6 +66,8 @@ class Vocabulary:
     prefix: tuple[int, ...] = ()
     """Ids before a text that wants special tokens."""
     suffix: tuple[int, ...] = ()
+    pair: PairFrame | None = None
+    """None: the tokenizer does not say how two texts are read as one."""
     strips_leading_space: bool = False
     """One space at the very beginning of a decoded text is the tokenizer's own."""
     byte_ids: Mapping[int, int] = field(default_factory=dict)

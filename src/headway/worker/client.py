@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import headway_wire as wire
 from headway.errors import (
@@ -21,6 +22,8 @@ from headway.errors import (
 )
 from headway.observe.clock import Clock, Timer
 from headway.worker.channel import Channel, WorkerEnd
+from headway.worker.embed import EmbedBatch, EmbedStream
+from headway.worker.embed_prompt import PreparedText
 from headway.worker.prompt import PreparedRequest, complete_sampling
 from headway.worker.stream import RequestStream, StreamLimits
 
@@ -33,9 +36,12 @@ _STEP_GAUGES = ("num_running", "num_waiting", "num_free_blocks", "num_cached_blo
 """What a Step tells too, more often than Stats."""
 
 
+StreamT = TypeVar("StreamT", bound=RequestStream | EmbedStream)
+
+
 @dataclass(slots=True)
 class _OpenRequest:
-    stream: RequestStream
+    stream: RequestStream | EmbedStream
     on_settled: Callable[[bool], None]
 
 
@@ -115,6 +121,30 @@ class WorkerClient:
             raise
         return stream
 
+    async def embed(
+        self, request_id: str, texts: Sequence[PreparedText], on_settled: Callable[[bool], None], *, priority: int = 0
+    ) -> list[bytes]:
+        """Sends the texts to an encoder and waits for the vector of each, little-endian float32, in their order.
+
+        The first text that fails fails all; then, and where the caller is cancelled, the others are aborted.
+        `on_settled` is called once, when the worker owes nothing more. Raises WorkerDied, or the refusal.
+        """
+        batch = EmbedBatch(len(texts), on_settled, self._send)
+        try:
+            self._check_alive()
+            for index, text in enumerate(texts):
+                wire_id = self._unused_id(f"{request_id}-{index}")
+                stream = self._add(wire_id, EmbedStream(batch, index, wire_id), batch.settle)
+                self._send(stream.submit(text, priority))
+            return await batch.vectors
+        finally:
+            batch.close()
+
+    @property
+    def max_model_len(self) -> int | None:
+        """What the worker told when it was ready."""
+        return self._max_model_len
+
     def end_requests(self, stop_reason: str) -> None:
         """Ends every open stream with finish_reason "abort" and the text that it has."""
         for entry in list(self._open.values()):
@@ -161,7 +191,7 @@ class WorkerClient:
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         """Takes all messages of one read, then wakes each touched stream once."""
         self._progress_at = self._clock.now()
-        touched: dict[int, RequestStream] = {}
+        touched: dict[int, RequestStream | EmbedStream] = {}
         for message in messages:
             if isinstance(message, wire.Step):
                 self._last_step = message
@@ -186,7 +216,7 @@ class WorkerClient:
             self._ready.exception()
         self.ended.set_result(error)
 
-    def _apply(self, events: Iterable[wire.TokenEvent], touched: dict[int, RequestStream]) -> None:
+    def _apply(self, events: Iterable[wire.TokenEvent], touched: dict[int, RequestStream | EmbedStream]) -> None:
         for event in events:
             entry = self._open.get(event.request_id)
             if entry is None:
@@ -211,6 +241,8 @@ class WorkerClient:
                     entry.stream.accept()
             case wire.Refused():
                 self._take_refusal(message)
+            case wire.Embedding():
+                self._take_embedding(message)
             case wire.Loading():
                 if self._on_loading is not None:
                     self._on_loading(message)
@@ -239,16 +271,25 @@ class WorkerClient:
         entry.stream.lose_worker(from_wire(message.error))
         self._settle(message.request_id, entry, has_served=True)
 
+    def _take_embedding(self, message: wire.Embedding) -> None:
+        entry = self._open.get(message.request_id)
+        if entry is not None and isinstance(entry.stream, EmbedStream):
+            entry.stream.embed(message.data)
+            self._settle(message.request_id, entry, has_served=True)
+
     # within
 
     def _enter(
         self, wire_id: str, request: PreparedRequest, on_settled: Callable[[bool], None], deadline: float | None
     ) -> RequestStream:
-        if not self._has_active():
-            self._progress_at = self._clock.now()
         stream = RequestStream(
             request, wire_id=wire_id, send=self._send, limits=self._limits, clock=self._clock, deadline=deadline
         )
+        return self._add(wire_id, stream, on_settled)
+
+    def _add(self, wire_id: str, stream: StreamT, on_settled: Callable[[bool], None]) -> StreamT:
+        if not self._has_active():
+            self._progress_at = self._clock.now()
         self._open[wire_id] = _OpenRequest(stream, on_settled)
         if self._stall_timer is None:
             self._start_stall_timer(self._progress_at)

@@ -68,6 +68,8 @@ class OpenRequests:
             for event in message.events:
                 if event.finish_reason is not None:
                     self._note_end(event.request_id)
+        elif isinstance(message, wire.Embedding):
+            self._note_end(message.request_id)
         elif isinstance(message, wire.Accepted):
             self._num_owed[message.request_id] = self._num_choices.pop(message.request_id, 1)
         elif isinstance(message, wire.Refused):

@@ -11,9 +11,10 @@ from typing import Any
 import headway_wire as wire
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
 from headway.core.sampling import SamplingParams
-from headway.errors import ContextLengthExceeded, InvalidRequest
+from headway.errors import ContextLengthExceeded, InvalidRequest, UnsupportedFeature
 from headway.text.chat_template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
+from headway.worker.encoder_text import EncoderText
 
 LONG_TEXT_CHARACTERS = 16 * 1024
 """A longer prompt is tokenised in a thread, so that the event loop goes on."""
@@ -29,6 +30,8 @@ class ModelText:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None = None
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
+    encoder: EncoderText | None = None
+    """None: a language model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,16 @@ async def tokenize_prompt(text: ModelText, prompt: Prompt) -> list[int]:
     return prepare_prompt(text, prompt)
 
 
+def check_generates(text: ModelText) -> None:
+    """Raises UnsupportedFeature for an encoder, which makes no text."""
+    if text.encoder is not None:
+        does = "scores pairs of texts (/v1/rerank, /v1/score)" if text.encoder.reads_pairs else "makes /v1/embeddings"
+        raise UnsupportedFeature(f"this model is an encoder and generates no text; it {does}", param="model")
+
+
 async def prepare_request(text: ModelText, request: GenerateRequest) -> PreparedRequest:
-    """The request with ids for its prompt. Raises as tokenize_prompt and check_request."""
+    """The request with ids for its prompt. Raises as check_generates, tokenize_prompt and check_request."""
+    check_generates(text)
     return check_request(text, request, await tokenize_prompt(text, request.prompt))
 
 

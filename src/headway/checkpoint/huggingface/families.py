@@ -84,7 +84,9 @@ def _family(config: Fields) -> Family:
     if named not in (None, []):
         config.fail("architectures", "is not a list of names")
     model_type = config.string("model_type")
-    by_type = {family.model_type: family for family in reversed(_FAMILIES.values())}  # the first of each counts
+    by_type: dict[str, Family] = {}
+    for family in _FAMILIES.values():
+        by_type.setdefault(family.model_type, family)
     if model_type not in by_type:
         refuse(config, f"has the model_type {model_type[:100]!r}; there are {', '.join(by_type)}")
     return by_type[model_type]

@@ -1,0 +1,148 @@
+"""EncoderEngine: texts in, vectors or scores out. Whole texts are packed end to end into steps; nothing is kept.
+
+The life of a request: submit() checks it and puts it into the queue (Accepted) or says why not (Refused); a step takes
+from the queue, in its order, as many texts as fit; each leaves with one Embedding, or with one terminal event where it
+was aborted or its vector is not finite. What a text gives does not depend on the others of its step.
+"""
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import headway_wire as wire
+from headway.core.embedding import check_length
+from headway.errors import HeadwayError, InvalidRequest, NonFiniteLogits
+from headway.executor.base import EncoderStep, EncodingExecutor, Float32
+
+_COUNTERS = ("requests_total", "requests_refused_total", "prompt_tokens_total", "steps_total", "aborts_total")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLimits:
+    """What texts and steps stay under."""
+
+    max_model_len: int
+    """Tokens of a text."""
+    max_tokens: int
+    """Of a step; at least max_model_len."""
+    max_seqs: int
+    """Texts a step."""
+    vocab_size: int
+    num_token_types: int
+
+
+class EncoderEngine:
+    """One loaded encoder. From one thread."""
+
+    def __init__(self, executor: EncodingExecutor, limits: EncoderLimits) -> None:
+        self.limits = limits
+        self._executor = executor
+        self._queue: list[tuple[int, int, wire.Submit]] = []
+        """(priority, number, request), in the order in which they go."""
+        self._ended: list[wire.TokenEvent] = []
+        """Terminal events that the next step tells."""
+        self._numbers = itertools.count()
+        self._counts = dict.fromkeys(_COUNTERS, 0)
+
+    def submit(self, message: wire.Submit) -> wire.Accepted | wire.Refused:
+        """Queues a text."""
+        try:
+            self._check(message)
+        except HeadwayError as error:
+            self._counts["requests_refused_total"] += 1
+            return wire.Refused(request_id=message.request_id, error=error.to_wire())
+        self._counts["requests_total"] += 1
+        bisect.insort(self._queue, (message.priority, next(self._numbers), message))
+        return wire.Accepted(request_id=message.request_id)
+
+    def abort(self, message: wire.Abort) -> None:
+        """Takes a text out of the queue; unknown ones are ignored."""
+        kept = [entry for entry in self._queue if entry[2].request_id != message.request_id]
+        if len(kept) == len(self._queue):
+            return
+        self._queue = kept
+        self._counts["aborts_total"] += 1
+        event = wire.TokenEvent(
+            request_id=message.request_id,
+            choice=0,
+            finish_reason=message.finish_reason,
+            stop_reason=message.reason or None,
+        )
+        self._ended.append(event)
+
+    def has_work(self) -> bool:
+        """Whether step() would do something."""
+        return bool(self._queue or self._ended)
+
+    def step(self) -> list[wire.Up]:
+        """Computes the texts whose turn it is: a Step, then an Embedding for each."""
+        texts = self._take()
+        events, self._ended = self._ended, []
+        made: list[wire.Up] = []
+        if texts:
+            vectors = self._executor.encode(make_step(texts))
+            is_finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
+            for text, vector, is_good in zip(texts, vectors, is_finite, strict=True):
+                if is_good:
+                    data = np.ascontiguousarray(vector, "<f4").tobytes()
+                    made.append(wire.Embedding(request_id=text.request_id, data=data))
+                else:
+                    events.append(_make_failure(text))
+        num_tokens = sum(len(text.prompt_token_ids) for text in texts)
+        self._counts["steps_total"] += 1
+        self._counts["prompt_tokens_total"] += num_tokens
+        return [wire.Step(events=events, num_tokens=num_tokens, num_waiting=len(self._queue)), *made]
+
+    def stats(self) -> wire.Stats:
+        """Gauges, and counters (`*_total`) since the start."""
+        gauges = {"num_requests": len(self._queue), "num_running": 0, "num_waiting": len(self._queue)}
+        return wire.Stats(values={name: float(value) for name, value in (gauges | self._counts).items()})
+
+    def warm_up(self) -> Float32:
+        """A step of one short text, so that the first request does not pay for what is made lazily; its vector."""
+        token_ids = [0] * min(8, self.limits.max_model_len)
+        return self._executor.encode(make_step([wire.Submit(request_id="", prompt_token_ids=token_ids)])).copy()
+
+    def _take(self) -> list[wire.Submit]:
+        num_tokens = num_texts = 0
+        for _, _, text in self._queue[: self.limits.max_seqs]:
+            num_tokens += len(text.prompt_token_ids)
+            if num_tokens > self.limits.max_tokens:
+                break
+            num_texts += 1
+        taken, self._queue = self._queue[:num_texts], self._queue[num_texts:]
+        return [text for _, _, text in taken]
+
+    def _check(self, message: wire.Submit) -> None:
+        """Raises InvalidRequest, ContextLengthExceeded: what the parent should have seen."""
+        num_tokens, limits = len(message.prompt_token_ids), self.limits
+        if not num_tokens:
+            raise InvalidRequest("the text is empty: it needs at least one token", param="input")
+        check_length(num_tokens, limits.max_model_len)
+        outside = [token for token in message.prompt_token_ids if not 0 <= token < limits.vocab_size]
+        if outside:
+            raise InvalidRequest(f"the token id {outside[0]} is not below {limits.vocab_size}", param="input")
+        if message.second_start is not None and limits.num_token_types < 2:
+            raise InvalidRequest("this model has one token type: it reads no second text", param="input")
+
+
+def make_step(texts: Sequence[wire.Submit]) -> EncoderStep:
+    """The texts end to end."""
+    lengths = [len(text.prompt_token_ids) for text in texts]
+    token_ids = np.fromiter(
+        itertools.chain.from_iterable(text.prompt_token_ids for text in texts), np.int32, sum(lengths)
+    )
+    token_types = np.zeros(token_ids.size, np.int32)
+    starts = np.cumsum([0, *lengths], dtype=np.int32)
+    for text, start, end in zip(texts, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        if text.second_start is not None:
+            token_types[start + text.second_start : end] = 1
+    return EncoderStep(token_ids, token_types, starts)
+
+
+def _make_failure(text: wire.Submit) -> wire.TokenEvent:
+    error = NonFiniteLogits("the model computed NaN or infinity for this text: its weights do not fit it")
+    return wire.TokenEvent(request_id=text.request_id, choice=0, finish_reason="error", error=error.to_wire())

@@ -7,7 +7,9 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.core.output import Usage
-from headway.observe.metrics import Metrics, ModelStats, RequestMeter, TokenHistogram
+from headway.observe.engine_families import ModelStats, make_histogram
+from headway.observe.metrics import Metrics, RequestMeter, TokenHistogram
+from headway.observe.number_histogram import QUEUE_TIME, STEP_SIZE, HistogramSpec, NumberHistogram
 
 STATS: ModelStats = {
     "models": {
@@ -74,6 +76,59 @@ def test_a_request_is_timed_from_its_arrival_and_counted_once() -> None:
     assert found["headway_generation_tokens_total", "m"] == 4
     assert found["headway_request_success_total", "stop", "m"] == 1
     assert found["headway_request_success_total", "abort", "m"] == 1
+
+
+def test_tokens_of_each_choice_and_the_time_between_them() -> None:
+    metrics = Metrics(dict)
+    meter = RequestMeter(metrics, "m", num_choices=3, arrived_s=0.0)
+    for choice, num_tokens, now_s in ((0, 1, 1.0), (0, 1, 1.5), (0, 2, 2.5), (1, 1, 1.0)):
+        meter.on_tokens(choice, num_tokens, now_s)
+    meter.end(Usage(7, 5, 3), "stop", 3.0)
+    found = samples(metrics)
+    # Choice 0 made 3 tokens after its first one, in 1.5 s; choice 1 has no token after its first.
+    assert found["headway_request_time_per_output_token_seconds_sum", "m"] == 0.5
+    assert found["headway_request_time_per_output_token_seconds_count", "m"] == 1
+    assert found["headway_request_generation_tokens_sum", "m"] == 5
+    assert found["headway_request_generation_tokens_count", "m"] == 2
+    assert found["headway_request_max_num_generation_tokens_sum", "m"] == 4
+    assert found["headway_request_prompt_tokens_sum", "m"] == 7
+    assert found["headway_prompt_tokens_by_source_total", "m", "local_cache_hit"] == 3
+    assert found["headway_prompt_tokens_by_source_total", "m", "local_compute"] == 4
+
+
+def test_a_workers_histogram_is_what_the_librarys_own_would_be() -> None:
+    spec = HistogramSpec("h", "h_seconds", "Text.", (0.0625, 0.1, 1, 10))
+    ours = NumberHistogram(spec)
+    theirs = Histogram(
+        "h_seconds", "Text.", ("model_name",), buckets=spec.bounds, registry=(other := CollectorRegistry())
+    )
+    for value in (0.0625, 0.09375, 0.09375, 1.0, 99.0, 0.0):
+        ours.observe(value)
+        theirs.labels("m").observe(value)
+    family = make_histogram(spec, {"m": ours.values()})
+    expected = [s for f in other.collect() for s in f.samples if not s.name.endswith("_created")]
+    assert [(s.name.removeprefix("headway_"), s.labels, s.value) for s in family.samples] == [
+        (s.name, s.labels, s.value) for s in expected
+    ]
+
+
+def test_an_empty_histogram_sends_nothing_and_is_shown_as_zeros() -> None:
+    assert NumberHistogram(QUEUE_TIME).values() == {}
+    found = samples(Metrics(lambda: STATS))
+    assert found["headway_request_queue_time_seconds_bucket", "+Inf", "m"] == 0
+    assert found["headway_request_queue_time_seconds_count", "m"] == 0
+
+
+def test_the_engines_histograms_and_the_caches_shape_are_shown() -> None:
+    steps = NumberHistogram(STEP_SIZE)
+    for size in (1, 1, 2048):
+        steps.observe(size)
+    stats = {"models": {"m": {**steps.values(), "block_size": 16.0, "num_blocks": 4.0, "num_waiting": 3.0}}}
+    found = samples(Metrics(lambda: stats))
+    assert found["headway_iteration_tokens_total_bucket", "1.0", "m"] == 2
+    assert found["headway_iteration_tokens_total_sum", "m"] == 2050
+    assert found["headway_cache_config_info", "16", "m", "4"] == 1
+    assert found["headway_num_requests_waiting_by_reason", "m", "capacity"] == 3
 
 
 def test_two_servers_in_one_process_count_apart() -> None:

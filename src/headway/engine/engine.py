@@ -31,6 +31,7 @@ from headway.core.sequence import Fork, Sequence, SequenceStatus
 from headway.core.step import StepPlan, StepResult
 from headway.engine.admission import ModelLimits, check_submit
 from headway.engine.compute import TokenSampler
+from headway.engine.meter import EngineMeter
 from headway.engine.runner import Runner, to_event_error
 from headway.errors import (
     HeadwayError,
@@ -94,6 +95,7 @@ class Engine:
         self._events: list[wire.TokenEvent] = []
         self._num_arrived = 0
         self._counts: Counter[str] = Counter()
+        self._meter = EngineMeter(now)
 
     def submit(self, submit: wire.Submit) -> wire.Accepted | wire.Refused:
         """Takes a request, or says why not. Raises nothing for what a caller can do."""
@@ -109,6 +111,7 @@ class Engine:
         for sequence in sequences:
             self._scheduler.add(sequence)
         self._counts["accepted_total"] += 1
+        self._meter.submit(submit.sampling)
         self._counts["prompt_tokens_total"] += len(submit.prompt_token_ids)
         return wire.Accepted(request_id=submit.request_id)
 
@@ -147,6 +150,8 @@ class Engine:
         for sequence in plan.started:
             if not sequence.num_output_tokens:
                 sequence.token_ids = list(sequence.token_ids)  # until now that of all choices: many may wait for long
+        if plan.started:
+            self._meter.start(plan.started)
         events, self._events = self._events, []
         for sequence in plan.over_limit:
             events.append(self._end(sequence, "error", error=_make_preemption_limit(sequence)))
@@ -155,6 +160,7 @@ class Engine:
         events += made
         self._counts["steps_total"] += 1
         self._counts["computed_tokens_total"] += num_tokens
+        self._meter.step(num_tokens)
         return wire.Step(
             events=events,
             num_running=len(self._scheduler.running),
@@ -178,6 +184,7 @@ class Engine:
             self._compute(wire.Submit(request_id=f"warm-prefix-{number}", prompt_token_ids=prefix, sampling=_ONE_TOKEN))
             self._kv_cache.pin(prefix)
         self._counts.clear()
+        self._meter.clear()
         self._kv_cache.num_prefix_queries = self._kv_cache.num_prefix_hits = 0
         num_pinned = self._kv_cache.num_pinned_blocks
         num_left = (self._kv_cache.num_blocks - num_pinned) * self._kv_cache.block_size
@@ -196,13 +203,15 @@ class Engine:
             "num_cached_blocks": cache.num_cached_blocks,
             "num_used_blocks": cache.num_used_blocks,
             "num_pinned_blocks": cache.num_pinned_blocks,
+            "block_size": cache.block_size,
             "kv_cache_usage": cache.num_used_blocks / cache.num_blocks,
         }
         counters = {name: self._counts[name] for name in _COUNTERS}
         counters["preemptions_total"] = self._scheduler.num_preemptions
         counters["prefix_cache_queries_total"] = cache.num_prefix_queries
         counters["prefix_cache_hits_total"] = cache.num_prefix_hits
-        return wire.Stats(values={name: float(value) for name, value in (gauges | counters).items()})
+        numbers = gauges | counters | self._meter.values()
+        return wire.Stats(values={name: float(value) for name, value in numbers.items()})
 
     def check(self) -> None:
         """Raises InvariantBroken unless every open sequence is in a queue, and queues, rows and blocks are sound."""
@@ -280,6 +289,8 @@ class Engine:
             self._end(sequence, "error", error=error) for sequence, error in result.failures if _is_open(sequence)
         ]
         self._scheduler.complete(plan)
+        if self._meter.awaits_tokens:
+            self._meter.tokens(result.sequences)
         for sequence, token_id, logprobs in zip(result.sequences, result.token_ids, result.logprobs, strict=True):
             if not _is_open(sequence):
                 continue  # padding
@@ -334,6 +345,7 @@ class Engine:
         if not remaining:
             del self._requests[sequence.request_id]
         self._counts[f"finished_{finish_reason}_total"] += 1
+        self._meter.end(sequence)
         return wire.TokenEvent(
             sequence.request_id,
             sequence.choice,

@@ -6,59 +6,25 @@ model names are those that answered, routes are templates, methods and reasons a
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from headway.core.output import Usage
+from headway.observe.engine_families import PREFIX, ModelStats, StatsCollector
+from headway.observe.number_histogram import TOKENS
 
-PREFIX: Final = "headway_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.25, 2.5, 5, 10, 20, 40, 80, 160, 640)
 _TOKEN_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5, 10, 40)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.3, 0.5, 1, 2, 5, 10, 15, 20, 30, 60, 120, 240, 480, 960, 1920, 7680)
-
-ModelStats = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""{"models": {model id: numbers}, "pool": {"pool": numbers}}: what service/protocol's stats() gives."""
-
-ENGINE_GAUGES: Mapping[str, tuple[str, str]] = {
-    "num_running": ("headway_num_requests_running", "Sequences that run."),
-    "num_waiting": ("headway_num_requests_waiting", "Sequences that wait for their first step."),
-    "kv_cache_usage": ("headway_kv_cache_usage_perc", "KV blocks that sequences use, over all blocks: 0 to 1."),
-    "num_blocks": ("headway_kv_blocks", "Blocks of the KV cache."),
-    "num_free_blocks": ("headway_kv_blocks_free", "KV blocks that hold nothing."),
-    "num_cached_blocks": ("headway_kv_blocks_cached", "KV blocks that only the prefix cache holds."),
-    "client_open_requests": ("headway_requests_open", "Requests that the worker has accepted and not ended."),
-}
-"""A number of a model's stats to its gauge."""
-
-ENGINE_COUNTERS: Mapping[str, tuple[str, str]] = {
-    "preemptions_total": ("headway_num_preemptions", "Sequences taken off to make room."),
-    "prefix_cache_queries_total": ("headway_prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
-    "prefix_cache_hits_total": ("headway_prefix_cache_hits", "Prompt tokens found in the prefix cache."),
-    "computed_tokens_total": ("headway_computed_tokens", "Tokens that went through the model."),
-    "steps_total": ("headway_engine_steps", "Steps of the engine."),
-    "client_overshoot_tokens_total": ("headway_overshoot_tokens", "Tokens computed after the end of their choice."),
-    "wire_cpu_seconds_total": ("headway_wire_cpu_seconds", "Processor time of engine threads in sending events."),
-    "client_aborts_total": ("headway_request_aborts", "Aborts sent to the worker, one a request or choice."),
-}
-"""A number of a model's stats to its counter, _total left out."""
-
-POOL_GAUGES: Mapping[str, tuple[str, str]] = {
-    "waiting_requests": ("headway_pool_requests_waiting", "Requests that wait for a model to become ready."),
-    "leases": ("headway_pool_leases", "Uses that keep a model resident."),
-}
-POOL_COUNTERS: Mapping[str, tuple[str, str]] = {
-    "worker_starts_total": ("headway_worker_starts", "Starts of worker processes."),
-    "worker_failures_total": ("headway_worker_failures", "Worker processes that failed to load or died."),
-}
 
 
 class Metrics:
@@ -73,6 +39,12 @@ class Metrics:
         model = "model_name"
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of ended requests.", model)
         self.cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens not computed again.", model)
+        self.prompt_source = self._counter(
+            "prompt_tokens_by_source",
+            "Prompt tokens of ended requests: local_compute, local_cache_hit.",
+            model,
+            "source",
+        )
         self.generation_tokens = self._counter("generation_tokens", "Output tokens as billed.", model)
         self.finished = self._counter(
             "request_success", "Choices that ended, by how: stop, length, abort, error.", model, "finished_reason"
@@ -88,6 +60,19 @@ class Metrics:
         )
         self.registry.register(self.inter_token)
         self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _REQUEST_BUCKETS, model)
+        self.time_per_token = self._histogram(
+            "request_time_per_output_token_seconds",
+            "Of a choice: first token to last token, over its tokens but one.",
+            _TOKEN_BUCKETS,
+            model,
+        )
+        self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS, model)
+        self.request_generation = self._histogram(
+            "request_generation_tokens", "Output tokens of a choice, as billed.", TOKENS, model
+        )
+        self.request_max_generation = self._histogram(
+            "request_max_num_generation_tokens", "Output tokens of a request's longest choice.", TOKENS, model
+        )
         self.http_requests = self._counter("http_requests", "Answers, by route.", "handler", "method", "status")
         self.http_duration = self._histogram(
             "http_request_duration_seconds", "Arrival to the last byte.", _REQUEST_BUCKETS, "handler"
@@ -160,18 +145,21 @@ class RequestMeter:
         self._model = model
         self._arrived_s = arrived_s
         self._open_choices = set(range(num_choices))
-        self._last_token_s: dict[int, float] = {}
+        self._spans: dict[int, _Span] = {}
         self._inter_token = metrics.inter_token.labels(model)
         self._is_ended = False
 
     def on_tokens(self, choice: int, num_tokens: int, now_s: float) -> None:
         """A choice gained tokens; a step's several tokens share its time equally."""
-        if not self._last_token_s:
-            self._metrics.first_token.labels(self._model).observe(now_s - self._arrived_s)
-        last_s = self._last_token_s.get(choice)
-        if last_s is not None:
-            self._inter_token.observe((now_s - last_s) / num_tokens, num_tokens)
-        self._last_token_s[choice] = now_s
+        span = self._spans.get(choice)
+        if span is None:
+            if not self._spans:
+                self._metrics.first_token.labels(self._model).observe(now_s - self._arrived_s)
+            self._spans[choice] = _Span(now_s, num_tokens)
+            return
+        self._inter_token.observe((now_s - span.last_s) / num_tokens, num_tokens)
+        span.last_s = now_s
+        span.num_tokens += num_tokens
 
     def on_finish(self, choice: int, reason: str) -> None:
         """A choice ended by itself."""
@@ -184,36 +172,34 @@ class RequestMeter:
         if self._is_ended:
             return
         self._is_ended = True
+        metrics, model = self._metrics, self._model
         for choice in sorted(self._open_choices):
             self.on_finish(choice, reason)
-        self._metrics.prompt_tokens.labels(self._model).inc(usage.num_prompt_tokens)
-        self._metrics.cached_tokens.labels(self._model).inc(usage.num_cached_tokens)
-        self._metrics.generation_tokens.labels(self._model).inc(usage.num_output_tokens)
-        self._metrics.latency.labels(self._model).observe(now_s - self._arrived_s)
+        metrics.prompt_tokens.labels(model).inc(usage.num_prompt_tokens)
+        metrics.cached_tokens.labels(model).inc(usage.num_cached_tokens)
+        metrics.prompt_source.labels(model, "local_cache_hit").inc(usage.num_cached_tokens)
+        metrics.prompt_source.labels(model, "local_compute").inc(usage.num_prompt_tokens - usage.num_cached_tokens)
+        metrics.generation_tokens.labels(model).inc(usage.num_output_tokens)
+        metrics.latency.labels(model).observe(now_s - self._arrived_s)
+        metrics.request_prompt.labels(model).observe(usage.num_prompt_tokens)
+        self._end_choices()
+
+    def _end_choices(self) -> None:
+        metrics, model = self._metrics, self._model
+        for span in self._spans.values():
+            metrics.request_generation.labels(model).observe(span.num_tokens)
+            if span.num_tokens > 1:
+                time_per_token_s = (span.last_s - span.first_s) / (span.num_tokens - 1)
+                metrics.time_per_token.labels(model).observe(time_per_token_s)
+        longest = max((span.num_tokens for span in self._spans.values()), default=0)
+        metrics.request_max_generation.labels(model).observe(longest)
 
 
-class StatsCollector(Collector):
-    """The engines' and the pool's numbers, as families, at the moment of a scrape."""
+class _Span:
+    """A choice's tokens so far."""
 
-    def __init__(self, stats: Callable[[], ModelStats]) -> None:
-        self._stats = stats
+    __slots__ = ("first_s", "last_s", "num_tokens")
 
-    def collect(self) -> Iterable[Metric]:
-        """Called by the registry."""
-        stats = self._stats()
-        models = stats.get("models", {})
-        pool = stats.get("pool", {}).get("pool", {})
-        for key, (name, text) in ENGINE_GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=("model_name",))
-            for model, numbers in models.items():
-                gauge.add_metric((model,), numbers.get(key, 0.0))
-            yield gauge
-        for key, (name, text) in ENGINE_COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=("model_name",))
-            for model, numbers in models.items():
-                counter.add_metric((model,), numbers.get(key, 0.0))
-            yield counter
-        for key, (name, text) in POOL_GAUGES.items():
-            yield GaugeMetricFamily(name, text, value=pool.get(key, 0.0))
-        for key, (name, text) in POOL_COUNTERS.items():
-            yield CounterMetricFamily(name, text, value=pool.get(key, 0.0))
+    def __init__(self, first_s: float, num_tokens: int) -> None:
+        self.first_s = self.last_s = first_s
+        self.num_tokens = num_tokens

@@ -119,6 +119,7 @@ class LocalService:
             "waiting_requests": float(len(state.waiting)),
             "leases": float(self._residents.pool.num_leases),
             "worker_starts_total": float(state.num_starts),
+            "worker_restarts_total": float(state.num_restarts),
             "worker_failures_total": float(state.num_failures),
         }
         return {"models": models, "pool": {"pool": pool}}

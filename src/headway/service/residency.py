@@ -76,6 +76,8 @@ class PoolState:
     waiting: tuple[Want, ...] = ()
     is_draining: bool = False
     num_starts: int = 0
+    num_restarts: int = 0
+    """Starts that followed a failure."""
     num_failures: int = 0
 
 
@@ -242,7 +244,11 @@ def _start(step: _Step, model: str) -> None:
         residency, status="loading", generation=generation, num_leases=0, was_ready=False, has_served=False
     )
     step.set(model, started)
-    step.state = replace(step.state, num_starts=step.state.num_starts + 1)
+    step.state = replace(
+        step.state,
+        num_starts=step.state.num_starts + 1,
+        num_restarts=step.state.num_restarts + (residency.status == "failed"),
+    )
     step.effects += [
         Start(model, generation),
         SetTimer(model, generation, step.now + step.config.load_timeout_s),

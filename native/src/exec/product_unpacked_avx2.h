@@ -1,5 +1,5 @@
 // Products of many rows with AVX2: the codes of a panel are unpacked once, into what is multiplied, and all rows go by them.
-// product_avx2.h has the sums, which are the same.
+// product_nibbles_avx2.h and product_bytes_avx2.h have the sums, which are the same.
 #pragma once
 
 #include "product_avx2.h"

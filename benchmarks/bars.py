@@ -41,6 +41,7 @@ NEVER_SLOWER = dict.fromkeys(OPENVINO_BARS, Bar(1.0))
 CONTESTS: Mapping[str, Contest] = {
     "openvino": Contest("headway", ("openvino", "openvino-2048"), OPENVINO_BARS),
     "vllm": Contest("headway-bf16", ("vllm",), VLLM_BARS),
+    "vllm-eager": Contest("headway-bf16", ("vllm-eager", "vllm-eager-float32"), VLLM_BARS),
     "llamacpp": Contest("headway", ("llamacpp-unified", "llamacpp-split"), NEVER_SLOWER),
     "ortgenai": Contest("headway", ("ortgenai",), NEVER_SLOWER),
     "transformers": Contest("headway-bf16", ("transformers", "transformers-float32"), NEVER_SLOWER),

@@ -65,6 +65,8 @@ ENGINES: Mapping[str, Engine] = {
     "llamacpp-q8": Engine("peers/run_llamacpp.py", "llamacpp", "q8", ("--kv", "split")),
     "ortgenai": Engine("peers/run_ortgenai.py", "ortgenai", "onnx"),
     "vllm": Engine("peers/run_vllm.py", "vllm", "bf16"),
+    "vllm-eager": Engine("peers/run_vllm.py", "vllm", "bf16", ("--eager",)),
+    "vllm-eager-float32": Engine("peers/run_vllm.py", "vllm", "bf16", ("--eager", "--dtype", "float32")),
     "transformers": Engine("peers/run_transformers.py", "transformers", "bf16"),
     "transformers-float32": Engine("peers/run_transformers.py", "transformers", "bf16", ("--dtype", "float32")),
 }

@@ -27,7 +27,11 @@ with() { [[ " $peers " == *" $1 "* ]]; }
 nice bash "$here/prepare.sh" "$dir" $peers || exit 2
 
 contests=()
-for peer in $peers; do contests+=("$peer"); done
+for peer in $peers; do
+  # Without AVX-512 vLLM's compiled mode takes over a quarter of an hour to start.
+  [[ $peer == vllm ]] && ! grep -q avx512f /proc/cpuinfo && peer=vllm-eager
+  contests+=("$peer")
+done
 all=$(IFS=,; echo "${contests[*]}")
 q8=()
 with openvino && q8+=(openvino-q8)

@@ -204,3 +204,42 @@ def test_blocks_are_conserved_whatever_happens(make_sequence_once, data):
     for sequence in running:
         cache.free(sequence)
     assert cache.num_used_blocks == 0
+
+
+def test_another_salt_shares_no_block_not_even_the_first(make_sequence):
+    cache = KVCache(num_blocks=16, block_size=2)
+    tables = []
+    for salt in ("", "A", "B", "A"):
+        sequence = make_sequence("aabbc")
+        sequence.cache_salt = salt
+        assert cache.try_admit(sequence)
+        run(cache, sequence)
+        tables.append(cache.block_ids(sequence)[:2])
+        cache.free(sequence)
+        cache.check()
+    assert tables == [[0, 1], [2, 3], [4, 5], [2, 3]]
+
+
+def test_pinned_blocks_are_never_evicted_and_are_no_room_for_others(make_sequence):
+    cache = KVCache(num_blocks=6, block_size=2)
+    first = make_sequence("aabbcc")
+    assert cache.try_admit(first)
+    run(cache, first)
+    cache.free(first)
+    assert cache.pin([ord(token) for token in "aabbx"]) == 2
+    assert cache.pin([ord(token) for token in "aab"]) == 1  # inside the first one
+    assert cache.pin([ord(token) for token in "zz"]) == 0
+    assert (cache.num_pinned_blocks, cache.num_available_blocks) == (2, 4)
+    assert counts(cache) == (3, 1, 2)
+    big = make_sequence("xxyyzzvv", max_total_tokens=8)
+    assert not cache.try_admit(make_sequence("xxyyzzvvww"))
+    assert cache.try_admit(big)
+    run(cache, big)  # takes the last of the cached ones
+    assert counts(cache) == (0, 0, 6)
+    cache.free(big)
+    again = make_sequence("aabbdd")
+    assert cache.try_admit(again)
+    assert again.num_computed_tokens == 4
+    cache.forget(again)
+    cache.check()
+    assert cache.num_pinned_blocks == 2

@@ -115,46 +115,52 @@ def test_a_match_costs_the_prompt_whatever_is_cached(num_cached):
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_the_tree_agrees_with_a_dictionary_over_two_tokens(data):
-    """Prompts of two tokens collide all the time. The dictionary: whole-block prefix -> block, and who holds what."""
+def test_the_tree_agrees_with_a_dictionary_over_two_tokens_and_two_salts(data):
+    """Prompts of two tokens collide all the time. The dictionary: salt and whole-block prefix -> block, and who holds
+    what."""
     tree = RadixTree(2)
-    known: dict[tuple[int, ...], int] = {}
-    held: list[tuple[Node, list[int]]] = []
+    known: dict[tuple[str, tuple[int, ...]], int] = {}
+    held: list[tuple[Node, str, list[int]]] = []
     num_blocks = 0
+
+    def prefixes_of(salt: str, tokens: list[int]) -> list[tuple[str, tuple[int, ...]]]:
+        return [(salt, tuple(tokens[:end])) for end in range(2, len(tokens) + 1, 2)]
+
     for _ in range(data.draw(st.integers(1, 25))):
         action = data.draw(st.sampled_from(["use", "use", "use", "unlock", "evict", "drop"]))
         if action == "use":
             tokens = data.draw(st.lists(st.integers(0, 1), max_size=12).map(lambda ids: ids[: len(ids) // 2 * 2]))
-            prefixes = [tuple(tokens[:end]) for end in range(2, len(tokens) + 1, 2)]
-            found = tree.match(tokens, len(prefixes))
+            salt = data.draw(st.sampled_from(["", "", "salt"]))
+            prefixes = prefixes_of(salt, tokens)
+            found = tree.match(tokens, len(prefixes), salt)
             assert found.num_blocks == sum(prefix in known for prefix in prefixes)
             node, blocks = tree.lock(found)
             assert blocks == [known[prefix] for prefix in prefixes[: len(blocks)]]
             own = list(range(num_blocks, num_blocks + len(prefixes) - len(blocks)))
             num_blocks += len(own)
-            node, rest = tree.insert(node, tokens[2 * len(blocks) :], own)
+            node, rest = tree.insert(node, tokens[2 * len(blocks) :], own, salt)
             assert rest == own
             known |= dict(zip(prefixes[len(blocks) :], own, strict=True))
-            held.append((node, tokens))
+            held.append((node, salt, tokens))
         elif action == "unlock" and held:
-            node, _ = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            node, _, _ = held.pop(data.draw(st.integers(0, len(held) - 1)))
             tree.unlock(node)
         elif action in ("evict", "drop"):
             if action == "evict":
                 num = data.draw(st.integers(1, 4))
                 gone = tree.evict(num)
-                in_use = {tuple(tokens[:end]) for _, tokens in held for end in range(2, len(tokens) + 1, 2)}
+                in_use = {prefix for _, salt, tokens in held for prefix in prefixes_of(salt, tokens)}
                 assert len(gone) == min(num, len(known.keys() - in_use))
             else:
                 loose = [node for node in tree.nodes() if node.is_evictable]
                 gone = tree.drop(data.draw(st.sampled_from(loose))) if loose else []
             known = {prefix: block for prefix, block in known.items() if block not in gone}
-        tree.check([node for node, _ in held])
+        tree.check([node for node, _, _ in held])
         assert sorted(block for node in tree.nodes() for block in node.block_ids) == sorted(known.values())
         # What is known stays reachable: each known prefix has its shorter ones.
-        assert all(prefix[:-2] in known or len(prefix) == 2 for prefix in known)
-        for node, tokens in held:
-            assert tree.match(tokens, len(tokens) // 2).node is node
+        assert all((salt, prefix[:-2]) in known or len(prefix) == 2 for salt, prefix in known)
+        for node, salt, tokens in held:
+            assert tree.match(tokens, len(tokens) // 2, salt).node is node
 
 
 def test_the_line_of_leaves_does_not_grow_with_use():

@@ -105,6 +105,13 @@ def test_its_text_has_a_line_for_each_op_and_the_numbers_that_matter():
     assert "scale=0.353553" in attention
 
 
+def test_its_text_tells_how_far_back_layers_with_a_window_look():
+    shape = dataclasses.replace(SHAPE, num_layers=3, sliding_window=4096, full_layers=frozenset({2}))
+    text = describe(make_program(shape)).splitlines()
+    assert "3 caches of 96 elements a token (2 of them read the last 4,096 tokens), vocabulary" in text[0]
+    assert ["window=4096" in line for line in text if " = Attention(" in line] == [True, True, False]
+
+
 def test_an_unknown_architecture_is_refused_with_the_known_ones():
     with pytest.raises(UnsupportedModel, match=r"'gpt9'.*gemma2, .*gpt2, .*llama, .*phi3, .*smollm3"):
         make_program(dataclasses.replace(SHAPE, architecture="gpt9"))

@@ -251,18 +251,27 @@ def _check_experts(op: Experts, widths: Mapping[str, int], program: Program) -> 
 
 def describe(program: Program) -> str:
     """The Program as text: a head, one line an op, weights with their shapes. For people; not parsed again."""
-    kv = sum(cache.elements_per_token for cache in program.caches)
     active = program.num_active_weights
     of_token = f" ({active:,} for a token)" if active != program.num_weights else ""
-    caches = "no cache" if program.is_encoder else f"{len(program.caches)} caches of {kv:,} elements a token"
     head = (
         f"{program.architecture}: {program.num_weights:,} weights{of_token} in {len(program.weights)} tensors, "
-        f"{len(program.ops)} ops, {caches}, "
+        f"{len(program.ops)} ops, {_caches_text(program)}, "
         f"vocabulary {program.vocab_size:,}, positions {program.max_position:,}"
     )
     width = max((len(op.out) for op in program.ops), default=0)
     lines = (f"  {op.out:<{width}} = {type(op).__name__}({', '.join(_arguments(op, program))})" for op in program.ops)
     return "\n".join([head, *lines])
+
+
+def _caches_text(program: Program) -> str:
+    """How many, what a token takes in all of them, and how far back those with a window look."""
+    if program.is_encoder:
+        return "no cache"
+    kv = sum(cache.elements_per_token for cache in program.caches)
+    windows = [cache.window for cache in program.caches if cache.window is not None]
+    sizes = " or ".join(f"{window:,}" for window in sorted(set(windows)))
+    seen = f" ({len(windows)} of them read the last {sizes} tokens)" if windows else ""
+    return f"{len(program.caches)} caches of {kv:,} elements a token{seen}"
 
 
 def _arguments(op: Op, program: Program) -> Iterator[str]:

@@ -246,6 +246,22 @@ def test_the_hubs_older_names_and_masks_are_read(tmp_path: Path, name: str, pref
     assert after.shapes() == before.shapes()
 
 
+@pytest.mark.parametrize("head", ["embed_out.weight", "lm_head.weight"])
+def test_pythias_masks_are_ignored_and_its_head_has_two_names(tmp_path: Path, head: str) -> None:
+    save_model(CASES["gpt_neox"], tmp_path)
+    before = open_checkpoint(tmp_path).weights
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors[head] = tensors.pop("embed_out.weight" if "embed_out.weight" in tensors else "lm_head.weight")
+    at = "gpt_neox.layers.0.attention"
+    tensors |= {f"{at}.bias": torch.ones(1, 1, 8, 8, dtype=torch.bool), f"{at}.masked_bias": torch.ones(())}
+    tensors |= {f"{at}.rotary_emb.inv_freq": torch.ones(2)}
+    save_file(tensors, path, {"format": "pt"})
+    after = open_checkpoint(tmp_path).weights
+    assert after.shapes() == before.shapes()
+    np.testing.assert_array_equal(after.read("lm_head.weight"), before.read("lm_head.weight"))
+
+
 def test_a_fused_tensor_of_another_height_is_corrupt(tmp_path: Path) -> None:
     save_model(CASES["phi3"], tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

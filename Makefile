@@ -41,9 +41,10 @@ format: $(VENV)/.ready-dev
 bench: $(VENV)/.ready-dev
 	bash benchmarks/run.sh $(BIN)/python
 
-# Tests marked `peers`: engines of gigabytes, which neither `make test` nor continuous integration installs.
+# Tests marked `peers`: engines that neither `make test` nor continuous integration installs. llama.cpp is compiled once,
+# in about 15 minutes, and kept in .cache/bench.
 test-peers: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS) || test $$? -eq 5
+	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS)
 
 test-emulated: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m emulated tests/native $(PYTEST_FLAGS)

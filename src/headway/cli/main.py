@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": ("headway.cli.serve", "Serve a model over HTTP (OpenAI's routes and plain JSON)."),
     "chat": ("headway.cli.chat", "Chat with a model in the terminal."),
     "generate": ("headway.cli.generate", "Continue a prompt, and print the text."),
+    "top": ("headway.cli.top", "Watch a running server: throughput, queues, KV cache, latencies."),
     "pull": ("headway.cli.pull", "Download a model: demo, or a hub id."),
     "convert": ("headway.cli.convert", "Turn a pickle checkpoint into safetensors."),
     "inspect": ("headway.cli.inspect", "Show what a model is made of, without running it."),

@@ -105,7 +105,7 @@ REFUSED: dict[str, str] = {
     "num-lookahead-slots": "leave it out",
     "disable-sliding-window": "the model's own attention runs; leave it out",
     "prefix-caching-hash-algo": "prefixes are compared token by token, nothing is hashed; leave it out",
-    "max-num-queued-reqs": "leave it out",
+    "max-num-queued-reqs": "say --max-queued-requests",
     "max-logprobs": "at most 20 a token, as OpenAI has it",
     "logprobs-mode": "logprobs are those of the raw logits",
     "logits-processors": "code of others does not run in the engine",

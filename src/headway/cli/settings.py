@@ -176,6 +176,10 @@ class Settings(BaseSettings):
         "server.drain_timeout_s"
     )
     """How long running answers may go on after SIGTERM or Ctrl-C."""
+    max_queued_requests: Annotated[Count, Flag("Server", "N", "pool.max_queued_requests")] = Field(
+        default_of("pool.max_queued_requests"), ge=0
+    )
+    """Requests that may wait for the model or for a place in its batch; one more gets a 503 at once."""
     max_body_size: Annotated[Bytes, Flag("Server", "SIZE", "server.max_body_bytes")] = Field(
         default_of("server.max_body_bytes"), ge=1024
     )

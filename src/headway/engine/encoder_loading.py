@@ -110,6 +110,7 @@ def _make_info(
 ) -> dict[str, Any]:
     return {
         "task": "embed" if encoder.num_labels is None else "score",
+        "max_num_seqs": config.max_num_seqs,
         "max_model_len": plan.max_model_len,
         "vocab_size": program.vocab_size,
         "embedding_size": width,

@@ -152,6 +152,7 @@ def _make_info(
 ) -> dict[str, Any]:
     return {
         "max_model_len": plan.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
         "vocab_size": program.vocab_size,
         "num_blocks": plan.num_blocks,
         "num_pinned_blocks": num_pinned,

@@ -1,8 +1,9 @@
 """Runs an app on uvicorn: binds, announces, and ends as it should.
 
-The first SIGTERM or SIGINT: readiness goes to 503, new requests get 503, streams finish within drain_timeout_s, then
-the service ends and serve() returns 0. A second one has the system's own effect: the process is gone at once, and the
-workers with it, since they end when their parent does. A model that is loading holds up neither.
+The first SIGTERM or SIGINT: readiness goes to 503, new requests get 503, streams finish within drain_timeout_s, those
+that do not end with an error event; then the service ends and serve() returns 0. A second one has the system's own
+effect: the process is gone at once, and the workers with it, since they end when their parent does. A model that is
+loading holds up neither.
 """
 
 import asyncio

@@ -71,6 +71,7 @@ class LocalService:
         while True:
             lease = await self._residents.lease(model, deadline)
             try:
+                lease.client.check_room(request.sampling.n)  # before the work of tokenising
                 opened = await self._residents.text(model)
                 prepared = await prepare_request(opened.text, request)
             except BaseException:
@@ -135,12 +136,12 @@ class LocalService:
         self._residents.pool.post(Keep(next(iter(self._residents.models))))
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes nothing new; waits for what runs, then ends it with finish_reason "abort"."""
+        """Takes nothing new; waits for what runs, then ends it with ShuttingDown."""
         self._residents.pool.post(Drain())
         await self._residents.wait_unused(self._clock.now() + timeout_s)
         for model in self._residents.models.values():
             if model.client is not None:
-                model.client.end_requests("shutdown")
+                model.client.shut_down_requests()
 
     async def aclose(self) -> None:
         """Ends every worker process; returns when they are gone."""

@@ -118,7 +118,7 @@ class Service(Protocol):
         A model's numbers are its worker's last Stats as they came, and the parent's own: client_open_requests,
         client_output_tokens_total (billed), client_overshoot_tokens_total, client_aborts_total,
         client_internal_errors_total. Counters (*_total) go on over restarts of the worker.
-        The pool's: waiting_requests, leases, worker_starts_total, worker_failures_total.
+        The pool's: waiting_requests, leases, worker_starts_total, worker_restarts_total, worker_failures_total.
         """
         ...
 
@@ -127,7 +127,7 @@ class Service(Protocol):
         ...
 
     async def drain(self, timeout_s: float) -> None:
-        """Takes nothing new, waits for what runs, at most so long; then ends it."""
+        """Takes nothing new, waits for what runs, at most so long; then ends it with ShuttingDown."""
         ...
 
     async def aclose(self) -> None:

@@ -11,7 +11,7 @@ Want, in order of the cases:
     1. shutting down                                     deny ShuttingDown
     2. ready, and nobody waits for another model         grant
     3. failed, its back-off not over                     deny ModelNotReady, with the reason and the seconds left
-    4. max_waiting wait already                          deny QueueFull
+    4. max_queued_requests wait already                  deny QueueFull
     5. else                                              wait, in order of arrival
 The place, after every event:
     6. it is taken by a model that starts or stops       wait
@@ -143,8 +143,8 @@ def _want(step: _Step, want: Want) -> None:
         _grant(step, want)
     elif residency.status == "failed" and step.now < residency.retry_at:  # 3
         step.effects.append(Deny(want.ticket, _not_ready(want.model, residency, step.now)))
-    elif len(step.state.waiting) >= step.config.max_waiting:  # 4
-        step.effects.append(Deny(want.ticket, _queue_full(want.model, step.config.max_waiting)))
+    elif len(step.state.waiting) >= step.config.max_queued_requests:  # 4
+        step.effects.append(Deny(want.ticket, _queue_full(want.model, step.config.max_queued_requests)))
     else:  # 5
         step.state = replace(step.state, waiting=(*step.state.waiting, want))
 
@@ -282,8 +282,9 @@ def _not_ready(model: str, residency: Residency, now: float) -> HeadwayError:
     )
 
 
-def _queue_full(model: str, max_waiting: int) -> HeadwayError:
+def _queue_full(model: str, max_queued: int) -> HeadwayError:
     return QueueFull(
-        f"{max_waiting} requests wait for a model already, as many as may (max_waiting): try model {model} again later",
+        f"{max_queued} requests wait for a model already, as many as may (--max-queued-requests): try model {model} "
+        "again later",
         retry_after_s=1.0,
     )

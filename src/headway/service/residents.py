@@ -108,6 +108,7 @@ class Residents:
         self._loader = loader
         self._limits = StreamLimits(server.max_unsent_bytes, server.slow_reader_timeout_s)
         self._stall_timeout_s = pool.stall_timeout_s
+        self._max_queued = pool.max_queued_requests
         self._clock = clock
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Lease]] = {}
@@ -253,6 +254,7 @@ class Residents:
             limits=self._limits,
             stall_timeout_s=self._stall_timeout_s,
             clock=self._clock,
+            max_queued=self._max_queued,
             on_lost=lambda: self.pool.post(WorkerLost(model.id, generation)),
             on_loading=lambda loading: self._enter_phase(model, loading.phase, loading.fraction),
         )

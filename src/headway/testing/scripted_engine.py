@@ -74,7 +74,8 @@ class ScriptedPredictor:
         if self.script.load_raises is not None:
             raise RuntimeError(self.script.load_raises)
         vocab_size = FIRST_WORD_ID + len(words(self.script))
-        return wire.Ready(info={"max_model_len": self.script.max_model_len, "vocab_size": vocab_size})
+        limits = {"max_model_len": self.script.max_model_len, "max_num_seqs": self.script.max_num_seqs}
+        return wire.Ready(info={**limits, "vocab_size": vocab_size})
 
     def handle(self, message: wire.Submit | wire.Abort | wire.Hold | wire.Infer) -> Iterable[wire.Up]:
         """Takes one message."""

@@ -16,6 +16,7 @@ from headway.errors import (
     InternalError,
     InvalidRequest,
     PayloadTooLarge,
+    ShuttingDown,
     WorkerDied,
     WorkerStalled,
     from_wire,
@@ -25,6 +26,7 @@ from headway.worker.channel import Channel, WorkerEnd
 from headway.worker.embed import EmbedBatch, EmbedStream
 from headway.worker.embed_prompt import PreparedText
 from headway.worker.prompt import PreparedRequest, complete_sampling
+from headway.worker.room import Room
 from headway.worker.stream import RequestStream, StreamLimits
 
 logger = logging.getLogger(__name__)
@@ -55,10 +57,12 @@ class WorkerClient:
         limits: StreamLimits,
         stall_timeout_s: float,
         clock: Clock,
+        max_queued: int | None = None,
         on_lost: Callable[[], None] | None = None,
         on_loading: Callable[[wire.Loading], None] | None = None,
     ) -> None:
-        """`on_lost` is called when the worker is gone, before anybody else hears of it; `on_loading` at each phase."""
+        """`max_queued`: choices that may wait at the worker; None: any number. `on_lost` is called when the worker is
+        gone, before anybody else hears of it; `on_loading` at each phase."""
         self.name = name
         self.ended: asyncio.Future[HeadwayError] = asyncio.get_running_loop().create_future()
         """Done once the worker is gone: the error that its open requests were given."""
@@ -74,6 +78,8 @@ class WorkerClient:
         self._is_stalled = False
         self._is_closing = False
         self._max_model_len: int | None = None
+        self._max_queued = max_queued
+        self._room: Room | None = None
         self._worker_stats: dict[str, float] = {}
         self._last_step: wire.Step | None = None
         """Since the last Stats."""
@@ -96,13 +102,16 @@ class WorkerClient:
     async def submit(
         self, request: PreparedRequest, on_settled: Callable[[bool], None], *, deadline: float | None = None
     ) -> RequestStream:
-        """Sends the request; returns once it is accepted. Raises ContextLengthExceeded, WorkerDied, or the refusal.
+        """Sends the request; returns once it is accepted.
+
+        Raises ContextLengthExceeded, QueueFull, WorkerDied, or the refusal.
 
         `on_settled` is called once, whatever happens, when the worker owes nothing more for the request; its argument
         says whether the worker answered it to the end. At `deadline` of the clock the stream ends with what it has.
         """
         try:
             self._check_alive()
+            self.check_room(request.sampling.n)
             sampling = complete_sampling(
                 request.sampling,
                 num_prompt_tokens=len(request.prompt_token_ids),
@@ -127,11 +136,12 @@ class WorkerClient:
         """Sends the texts to an encoder and waits for the vector of each, little-endian float32, in their order.
 
         The first text that fails fails all; then, and where the caller is cancelled, the others are aborted.
-        `on_settled` is called once, when the worker owes nothing more. Raises WorkerDied, or the refusal.
+        `on_settled` is called once, when the worker owes nothing more. Raises QueueFull, WorkerDied, or the refusal.
         """
         batch = EmbedBatch(len(texts), on_settled, self._send)
         try:
             self._check_alive()
+            self.check_room(len(texts))
             for index, text in enumerate(texts):
                 wire_id = self._unused_id(f"{request_id}-{index}")
                 stream = self._add(wire_id, EmbedStream(batch, index, wire_id), batch.settle)
@@ -145,15 +155,16 @@ class WorkerClient:
         """What the worker told when it was ready."""
         return self._max_model_len
 
-    def end_requests(self, stop_reason: str) -> None:
-        """Ends every open stream with finish_reason "abort" and the text that it has."""
+    def shut_down_requests(self) -> None:
+        """Ends every open stream with ShuttingDown, after the text that it has."""
+        error = ShuttingDown("the server shut down before the answer was whole: try another one, or later")
         for entry in list(self._open.values()):
-            entry.stream.end(stop_reason)
+            entry.stream.fail(error, abort_reason="shutdown")
 
     async def close(self, grace_s: float = 2.0) -> None:
-        """Ends the worker; open streams end with "abort", saying "shutdown". Returns when it is gone."""
+        """Ends the worker; open streams end with ShuttingDown. Returns when it is gone."""
         self._is_closing = True
-        self.end_requests("shutdown")
+        self.shut_down_requests()
         if self._channel is not None and not self.ended.done():
             await self._channel.close(grace_s)
 
@@ -261,6 +272,9 @@ class WorkerClient:
     def _take_ready(self, message: wire.Ready) -> None:
         limit = message.info.get("max_model_len")
         self._max_model_len = limit if isinstance(limit, int) else None
+        max_num_seqs = message.info.get("max_num_seqs")
+        if self._max_queued is not None and isinstance(max_num_seqs, int):
+            self._room = Room(max_num_seqs, self._max_queued)
         if not self._ready.done():
             self._ready.set_result(message)
 
@@ -339,6 +353,12 @@ class WorkerClient:
             self._progress_at = self._clock.now()
         if self._channel is not None:
             self._channel.send(message)
+
+    def check_room(self, num_choices: int) -> None:
+        """Raises QueueFull if so many more would have to wait beside too many others."""
+        if self._room is not None:
+            num_open = sum(max(0, entry.stream.num_unsettled) for entry in self._open.values())
+            self._room.check(num_open, num_choices, self._last_step)
 
     def _check_alive(self) -> None:
         if self.ended.done():

@@ -114,8 +114,8 @@ class EmbedStream:
     def wake(self) -> None:
         """Its batch's future has woken whoever waits."""
 
-    def fail(self, error: HeadwayError) -> None:
-        """A fault on this side."""
+    def fail(self, error: HeadwayError, *, abort_reason: str = "error") -> None:
+        """A fault on this side, or the end of the server. The batch aborts what is open when its caller hears of it."""
         self._batch.fail(error)
 
     def end(self, stop_reason: str) -> None:

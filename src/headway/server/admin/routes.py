@@ -1,8 +1,11 @@
-"""Health, readiness, version, metrics. None of them touches a model: a scrape loads nothing and resets no timer.
+"""Health, readiness, version, metrics, states. None touches a model: a scrape loads nothing and resets no timer.
 
 /livez               200 as long as this process answers
 /health, /ready(z)   200 when a request would be taken now, else 503: loading, worker dead, shutting down
+/admin/models        each model's state, the phases of its load, and why it failed last
 """
+
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -10,6 +13,7 @@ import headway
 from headway.observe.metrics import CONTENT_TYPE
 from headway.server.errors import json_response
 from headway.server.state import state_of
+from headway.service.protocol import ModelCard
 
 router = APIRouter(tags=["Health"])
 
@@ -49,3 +53,20 @@ async def version(_: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     return Response(state_of(request).metrics.render(), media_type=CONTENT_TYPE)
+
+
+@router.get("/admin/models")
+async def models(request: Request) -> Response:
+    """The served models: cold, loading, ready or failed, and why."""
+    return json_response({"models": [_describe(card) for card in state_of(request).service.models()]})
+
+
+def _describe(card: ModelCard) -> dict[str, Any]:
+    return {
+        "id": card.id,
+        "state": card.state,
+        "max_model_len": card.max_model_len,
+        "root": card.root,
+        "phases": [{"phase": phase, "seconds": seconds} for phase, seconds in card.phases],
+        "error": None if card.error is None else card.error.message,
+    }

@@ -47,9 +47,10 @@ GgmlType type_of(const std::string& name) {
 
 Form form_named(const std::string& name) {
     if (name == "bf16") return Form::bf16;
+    if (name == "f32") return Form::f32;
     if (name == "q8") return Form::q8;
     if (name == "q4") return Form::q4;
-    throw std::invalid_argument("form is '" + name + "'; it must be bf16, q8 or q4");
+    throw std::invalid_argument("form is '" + name + "'; it must be f32, bf16, q8 or q4");
 }
 
 // A tensor's rows shared out over threads; the first fault is kept.
@@ -136,10 +137,10 @@ void bind_matrix(nb::module_& module) {
 class BoundPlan {
 public:
     BoundPlan(nb::object workers, int32_t max_tokens, int32_t max_selected, int32_t max_seqs, int32_t max_context,
-              int32_t num_embeddings, int32_t num_blocks, int32_t block_size, int64_t arena_bytes)
+              int32_t num_embeddings, int32_t num_blocks, int32_t block_size, int64_t arena_bytes, bool has_floats)
         : kept_{workers},
           plan_({max_tokens, max_selected, max_seqs, max_context, num_embeddings, num_blocks, block_size}, arena_bytes,
-                nb::cast<Workers&>(workers)),
+                nb::cast<Workers&>(workers), has_floats),
           num_blocks_(num_blocks),
           block_size_(block_size) {}
 
@@ -399,9 +400,9 @@ private:
 void bind_plan(nb::module_& module) {
     nb::class_<KVView>(module, "KVCacheView");
     nb::class_<BoundPlan>(module, "Plan", "A compiled Program; see headway.executor.native_plan.")
-        .def(nb::init<nb::object, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t>(), "workers"_a,
+        .def(nb::init<nb::object, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, bool>(), "workers"_a,
              nb::kw_only(), "max_tokens"_a, "max_selected"_a, "max_seqs"_a, "max_context"_a, "num_embeddings"_a,
-             "num_blocks"_a, "block_size"_a, "arena_bytes"_a)
+             "num_blocks"_a, "block_size"_a, "arena_bytes"_a, "has_floats"_a = false)
         .def_prop_ro("num_bytes", [](BoundPlan& self) { return self.plan().num_bytes(); })
         .def("row_stage", &BoundPlan::row_stage, nb::kw_only(), "is_selected"_a, "cuts_at_blocks"_a)
         .def("embed", &BoundPlan::embed, "table"_a, nb::kw_only(), "by_position"_a, "offset"_a, "scale"_a, "out"_a)

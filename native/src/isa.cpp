@@ -81,4 +81,9 @@ const RowKernels& row_kernels(Isa isa) { return *tables_of(isa).rows; }
 
 const ExecKernels& exec_kernels(Isa isa) { return *tables_of(isa).exec; }
 
+Isa choose_float_isa() {
+    const Isa chosen = choose_isa();
+    return chosen == Isa::avx512_bf16 ? Isa::avx512 : chosen;
+}
+
 }  // namespace headway

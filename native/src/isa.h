@@ -24,6 +24,9 @@ std::vector<Isa> available_isas();
 // Throws std::invalid_argument on a name that is unknown or not available here.
 Isa choose_isa();
 
+// The same, or where that one multiplies bfloat16 the next slower one, which multiplies float32 rows.
+Isa choose_float_isa();
+
 // The sampler's loops; avx2_vnni and avx512_bf16 have nothing of their own there.
 const RowKernels& row_kernels(Isa isa);
 

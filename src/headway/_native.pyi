@@ -74,6 +74,7 @@ class Plan:
         num_blocks: int,
         block_size: int,
         arena_bytes: int,
+        has_floats: bool = False,
     ) -> None: ...
     @property
     def num_bytes(self) -> int: ...

@@ -22,6 +22,7 @@ struct MatrixFormat {
 };
 
 inline constexpr MatrixFormat bf16_format{Form::bf16, 32, false, false};
+inline constexpr MatrixFormat f32_format{Form::f32, 32, false, false};   // floats as they are
 inline constexpr MatrixFormat int8_format{Form::q8, 32, false, false};  // what floats are quantised to: symmetric
 inline constexpr MatrixFormat int4_format{Form::q4, 32, true, false};   // and with scale and min
 

@@ -6,6 +6,7 @@
 // w lies in panels of 16 of its rows (16 lanes of the result). k is padded with zeros to groups of 32.
 //
 //   panel p of bf16   [k32 / 2][16 lanes][2] uint16: two neighbouring k of one lane lie together
+//   panel p of f32    [k32][16 lanes] float
 //   panel p of q8     [groups][8][16 lanes][4] uint8: value + 128 of k = 4 * i + j      then scales, then mins
 //   panel p of q4     [groups][4][16 lanes][4] uint8: low half k = 4 * i + j, high half k = 16 + 4 * i + j
 //                                                                                       then scales, then mins
@@ -20,6 +21,7 @@
 //              y = fma(float(dot), scale * a_scale, y)         then, where has_min,
 //              y = fma(min, a_scale * float(sum of a in the group), y)
 //   bf16     y = fma(x, w, y), k ascending; or, where the kernels multiply bfloat16, pairs of k ascending (vdpbf16ps)
+//   f32      y = fma(x, w, y), k ascending: on kernels that take bf16 matrices with float32 rows
 //   y starts at 0. fma is two roundings (multiply, add) in plain C++ on machines without a fused one.
 #pragma once
 
@@ -31,7 +33,7 @@ constexpr int32_t panel_lanes = 16;
 constexpr int32_t group_cols = 32;  // of the activations, always
 constexpr int32_t max_row_tile = 16;
 
-enum class Form : int32_t { bf16 = 0, q8 = 1, q4 = 2 };
+enum class Form : int32_t { bf16 = 0, q8 = 1, q4 = 2, f32 = 3 };
 
 struct MatrixView {
     Form form;
@@ -60,7 +62,7 @@ struct Activations {
     int8_t* q;       // [tiles][k32 / 4][R][4]
     float* scales;   // [tiles][num_groups][R]
     int32_t* sums;   // [tiles][num_groups][2][R], of q: of the whole group, then of its second half alone
-    // for bf16 matrices: bfloat16 where the kernels multiply it (ExecKernels::multiplies_bf16), else float32
+    // for bf16 and f32 matrices: bfloat16 where the kernels multiply it (ExecKernels::multiplies_bf16), else float32
     uint16_t* bf16;  // [tiles][k32 / 2][R][2]
     float* f32;      // [tiles][k32][R]
 };

@@ -21,11 +21,17 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 
 int64_t value_bytes_a_group(Form form) {
     constexpr int64_t values = int64_t{panel_lanes} * group_cols;
-    return form == Form::bf16 ? values * 2 : form == Form::q8 ? values : values / 2;
+    switch (form) {
+        case Form::f32: return values * 4;
+        case Form::bf16: return values * 2;
+        case Form::q8: return values;
+        default: return values / 2;
+    }
 }
 
 bool is_known(const MatrixFormat& format) {
     if (format.form == Form::bf16) return format == bf16_format;
+    if (format.form == Form::f32) return format == f32_format;
     const bool is_q6_k = format == form_of(GgmlType::q6_k);
     return (format.form == Form::q8 || format.form == Form::q4) && (format.group == 32 || is_q6_k);
 }
@@ -50,7 +56,8 @@ MatrixView lay_out(const MatrixFormat& format, int32_t num_rows, int32_t num_col
     view.num_panels = static_cast<int32_t>(round_up(num_rows, panel_lanes) / panel_lanes);
     view.num_groups = static_cast<int32_t>(round_up(num_cols, group_cols) / group_cols);
     const int64_t scales_a_group = int64_t{panel_lanes} * (group_cols / format.group);
-    const int64_t scale_bytes = format.form == Form::bf16 ? 0 : scales_a_group * (format.wide_scales ? 4 : 2);
+    const bool is_float = format.form == Form::bf16 || format.form == Form::f32;
+    const int64_t scale_bytes = is_float ? 0 : scales_a_group * (format.wide_scales ? 4 : 2);
     const int64_t all_scale_bytes = round_up(view.num_groups * scale_bytes, cache_line);
     view.scales_offset = view.num_groups * value_bytes_a_group(format.form);
     view.mins_offset = view.scales_offset + all_scale_bytes;
@@ -171,8 +178,8 @@ void PackedMatrix::check_row(int32_t row) const {
 
 void PackedMatrix::pack(GgmlType type, const uint8_t* rows, int32_t num_src_rows, const int32_t* dest_rows) {
     const MatrixFormat own = format();
-    const bool quantises = is_float_type(type) && (own == int8_format || own == int4_format);
-    if (!quantises && form_of(type) != own) {
+    const bool converts = is_float_type(type) && (own == int8_format || own == int4_format || own == f32_format);
+    if (!converts && form_of(type) != own) {
         throw std::invalid_argument(std::string(ggml_type_name(type)) + " rows do not go into this matrix's form");
     }
     const int64_t row_bytes = row_bytes_of(type, view_.num_cols);
@@ -181,6 +188,8 @@ void PackedMatrix::pack(GgmlType type, const uint8_t* rows, int32_t num_src_rows
         check_row(row);
         if (view_.form == Form::bf16) {
             pack_bf16_row(type, rows + i * row_bytes, row);
+        } else if (view_.form == Form::f32) {
+            pack_f32_row(type, rows + i * row_bytes, row);
         } else {
             pack_quantised_row(type, rows + i * row_bytes, row);
         }
@@ -196,6 +205,16 @@ void PackedMatrix::pack_bf16_row(GgmlType type, const uint8_t* source, int32_t r
         for (int32_t i = 0; i < count; ++i) {
             lane[(begin + i) / 2 * panel_lanes * 2 + i % 2] = bf16_of_float(values[i]);
         }
+    }
+}
+
+void PackedMatrix::pack_f32_row(GgmlType type, const uint8_t* source, int32_t row) {
+    auto* lane = reinterpret_cast<float*>(panel_of(row)) + row % panel_lanes;
+    float values[group_cols];
+    for (int32_t begin = 0; begin < view_.num_cols; begin += group_cols) {
+        const int32_t count = std::min(group_cols, view_.num_cols - begin);
+        read_floats(type, source, begin, count, values);
+        for (int32_t i = 0; i < count; ++i) lane[int64_t{begin + i} * panel_lanes] = values[i];
     }
 }
 
@@ -246,6 +265,10 @@ void PackedMatrix::dequantise_row(int32_t row, float* out) const {
         if (view_.form == Form::bf16) {
             const auto* pairs = reinterpret_cast<const uint16_t*>(panel);
             out[k] = float_of_bf16(pairs[(k / 2 * panel_lanes + lane) * 2 + k % 2]);
+            continue;
+        }
+        if (view_.form == Form::f32) {
+            out[k] = reinterpret_cast<const float*>(panel)[int64_t{k} * panel_lanes + lane];
             continue;
         }
         const int64_t at = int64_t{k / view_.group} * panel_lanes + lane;

@@ -40,8 +40,8 @@ public:
     PackedMatrix(const MatrixFormat& format, int32_t num_rows, int32_t num_cols);
 
     // Packs num_src_rows rows of a file, row_bytes_of(type, num_cols) bytes each, into the rows dest_rows [num_src_rows]
-    // (null: 0, 1, ..). A type goes into its own form (form_of); floats are also quantised into int8_format (symmetric)
-    // and int4_format (scale and min). Any number of threads may pack at once, as long as their rows are different.
+    // (null: 0, 1, ..). A type goes into its own form (form_of); floats go into f32_format too, and are quantised into
+    // int8_format (symmetric) and int4_format (scale and min). Any number of threads may pack at once, as long as their rows are different.
     // Throws std::invalid_argument on a type that does not go into this form, std::out_of_range on a row that is not
     // there, std::domain_error on a float that cannot be quantised (not finite, or too large for a float16 scale).
     void pack(GgmlType type, const uint8_t* rows, int32_t num_src_rows, const int32_t* dest_rows);
@@ -57,6 +57,7 @@ private:
     uint8_t* panel_of(int32_t row) const;
     void check_row(int32_t row) const;
     void pack_bf16_row(GgmlType type, const uint8_t* source, int32_t row);
+    void pack_f32_row(GgmlType type, const uint8_t* source, int32_t row);
     void pack_quantised_row(GgmlType type, const uint8_t* source, int32_t row);
     void write_group(int32_t row, int32_t group, const QuantisedGroup& values);
 

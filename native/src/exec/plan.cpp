@@ -72,8 +72,11 @@ private:
     CheckStage check_;
 };
 
-Plan::Plan(const PlanLimits& limits, int64_t arena_bytes, Workers& workers)
-    : limits_(limits), arena_bytes_(align_up(arena_bytes)), workers_(workers), kernels_(exec_kernels(choose_isa())) {}
+Plan::Plan(const PlanLimits& limits, int64_t arena_bytes, Workers& workers, bool has_floats)
+    : limits_(limits),
+      arena_bytes_(align_up(arena_bytes)),
+      workers_(workers),
+      kernels_(exec_kernels(has_floats ? choose_float_isa() : choose_isa())) {}
 
 void Plan::add_row_stage(RowKind kind, bool cuts_at_blocks) {
     auto stage = std::make_unique<RowStage>(kind, cuts_at_blocks, limits_.block_size);

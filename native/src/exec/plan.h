@@ -40,7 +40,8 @@ struct StepOutputs {
 class Plan {
 public:
     // arena_bytes: of all values. Throws std::invalid_argument where HEADWAY_ISA names what is not there.
-    Plan(const PlanLimits& limits, int64_t arena_bytes, Workers& workers);
+    // has_floats: a matrix is f32, so that rows stay float32.
+    Plan(const PlanLimits& limits, int64_t arena_bytes, Workers& workers, bool has_floats = false);
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
 

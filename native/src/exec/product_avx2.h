@@ -39,6 +39,26 @@ HEADWAY_ALONE void multiply_bf16(const MatrixView& w, const uint8_t* panel, cons
     store_rows<rows>(totals, y);
 }
 
+template <int rows>
+HEADWAY_ALONE void multiply_f32(const MatrixView& w, const uint8_t* panel, const Tile& tile, int32_t r, float* y) {
+    const float* x = tile.f32 + r;
+    const auto* weights = reinterpret_cast<const float*>(panel);
+    __m256 totals[rows][2];
+    zero_rows<rows>(totals);
+    for (int32_t k = 0; k < w.num_groups * group_cols; ++k) {
+        ask_for(reinterpret_cast<const uint8_t*>(weights), w.panel_bytes, 64);
+        const __m256 halves[2] = {_mm256_loadu_ps(weights), _mm256_loadu_ps(weights + half_lanes)};
+        for (int row = 0; row < rows; ++row) {
+            for (int half = 0; half < 2; ++half) {
+                totals[row][half] = _mm256_fmadd_ps(_mm256_set1_ps(x[row]), halves[half], totals[row][half]);
+            }
+        }
+        weights += panel_lanes;
+        x += tile.rows;
+    }
+    store_rows<rows>(totals, y);
+}
+
 template <int rows, bool is_unpacked>
 void multiply_codes(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, int32_t r,
                     float* y) {
@@ -58,6 +78,7 @@ template <int rows>
 void multiply_rows(const MatrixView& w, const uint8_t* panel, const uint8_t* unpacked, const Tile& tile, int32_t r,
                    float* y) {
     if (w.form == Form::bf16) return multiply_bf16<rows>(w, panel, tile, r, y);
+    if (w.form == Form::f32) return multiply_f32<rows>(w, panel, tile, r, y);
     if (unpacked != nullptr) return multiply_codes<rows, true>(w, panel, unpacked, tile, r, y);
     return multiply_codes<rows, false>(w, panel, nullptr, tile, r, y);
 }

@@ -22,6 +22,7 @@ HEADWAY_INLINE void multiply_codes(const Part& part) {
 template <int rows, int panels>
 void multiply_part(const Part& part) {
     if (part.w->form == Form::bf16) return multiply_bf16<rows, panels>(part);
+    if (part.w->form == Form::f32) return multiply_f32<rows, panels>(part);
     if constexpr (rows <= most_code_rows) {
         part.w->has_min ? multiply_codes<rows, panels, true>(part) : multiply_codes<rows, panels, false>(part);
     }
@@ -57,7 +58,7 @@ struct Avx512Product {
 
     // A tile of codes goes by in equal parts of at most most_code_rows rows.
     static void multiply(const MatrixView& w, int32_t panel, int32_t num_panels, const Tile& tile, float* y) {
-        const int32_t most = w.form == Form::bf16 ? row_tile : most_code_rows;
+        const int32_t most = is_float_form(w) ? row_tile : most_code_rows;
         for (int32_t r = 0; r < tile.rows;) {
             const int32_t left = tile.rows - r, rows = left > most ? (left + 1) / 2 : left;
             multiply_rows_of_part(rows, {&w, panel_at(w, panel), &tile, r, y + r * y_ld}, num_panels);

@@ -70,5 +70,30 @@ HEADWAY_ALONE void multiply_bf16(const Part& part) {
 }
 #endif
 
+// Only where the rows are float32: a plan with such matrices takes no kernels that multiply bfloat16.
+template <int rows, int panels>
+HEADWAY_ALONE void multiply_f32(const Part& part) {
+    const MatrixView& w = *part.w;
+    const int64_t tile_rows = part.tile->rows;
+    const float* x = part.tile->f32 + part.r;
+    const uint8_t* weights = part.panel;
+    __m512 totals[rows][panels];
+    clear_totals(totals);
+    for (int32_t k = 0; k < w.num_groups * group_cols; ++k) {
+        __m512 loaded[panels];
+        for (int p = 0; p < panels; ++p) {
+            loaded[p] = _mm512_castsi512_ps(load_bytes64(weights + p * w.panel_bytes, panels * w.panel_bytes));
+        }
+        for (int row = 0; row < rows; ++row) {
+            for (int p = 0; p < panels; ++p) {
+                totals[row][p] = _mm512_fmadd_ps(_mm512_set1_ps(x[row]), loaded[p], totals[row][p]);
+            }
+        }
+        weights += 64;
+        x += tile_rows;
+    }
+    store_part<rows, panels>(totals, part.y);
+}
+
 }  // namespace
 }  // namespace headway

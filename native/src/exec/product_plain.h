@@ -125,6 +125,19 @@ void multiply_bf16(const MatrixView& w, const uint8_t* panel, const Tile& tile, 
     }
 }
 
+void multiply_f32(const MatrixView& w, const uint8_t* panel, const Tile& tile, float* y) {
+    const auto* weights = reinterpret_cast<const float*>(panel);
+    for (int32_t k = 0; k < w.num_groups * group_cols; ++k) {
+        for (int32_t r = 0; r < tile.rows; ++r) {
+            const float factor = tile.f32[int64_t{k} * tile.rows + r];
+            for (int32_t lane = 0; lane < panel_lanes; ++lane) {
+                float& sum = y[r * y_ld + lane];
+                sum = multiply_add(factor, weights[k * panel_lanes + lane], sum);
+            }
+        }
+    }
+}
+
 struct PlainProduct {
     static constexpr int32_t row_tile = headway::row_tile;
     static constexpr int32_t most_panels = 2;
@@ -138,6 +151,8 @@ struct PlainProduct {
             const uint8_t* data = panel_at(w, panel + p);
             if (w.form == Form::bf16) {
                 multiply_bf16(w, data, tile, y + p * panel_lanes);
+            } else if (w.form == Form::f32) {
+                multiply_f32(w, data, tile, y + p * panel_lanes);
             } else {
                 multiply_quantised(w, data, tile, y + p * panel_lanes);
             }

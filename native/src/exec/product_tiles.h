@@ -43,8 +43,11 @@ HEADWAY_INLINE Tile tile_at(const Activations& a, int32_t first_row, int32_t row
 }
 
 HEADWAY_INLINE int64_t group_bytes(const MatrixView& w) {
-    return w.form == Form::bf16 ? 1024 : w.form == Form::q8 ? 512 : 256;
+    return w.form == Form::f32 ? 2048 : w.form == Form::bf16 ? 1024 : w.form == Form::q8 ? 512 : 256;
 }
+
+// Whether it is multiplied by rows as they are, and not by codes.
+HEADWAY_INLINE bool is_float_form(const MatrixView& w) { return w.form == Form::bf16 || w.form == Form::f32; }
 
 HEADWAY_INLINE const uint8_t* panel_at(const MatrixView& w, int32_t panel) {
     return w.data + int64_t{panel} * w.panel_bytes;
@@ -159,7 +162,7 @@ HEADWAY_INLINE void run_product(const MatrixView& w, const Activations& a, int32
     constexpr int32_t tile_rows = Kernel::row_tile;
     constexpr int32_t ld = Kernel::most_panels * panel_lanes;
     alignas(64) float y[tile_rows * ld];
-    const int64_t row_bytes = int64_t{w.num_groups} * group_cols * (w.form == Form::bf16 ? Kernel::bf16_bytes : 1);
+    const int64_t row_bytes = int64_t{w.num_groups} * group_cols * (is_float_form(w) ? Kernel::bf16_bytes : 1);
     const int32_t block_rows = static_cast<int32_t>(block_bytes / (row_bytes * tile_rows) + 1) * tile_rows;
     const int32_t liked = Kernel::panels_at_once(smaller(tile_rows, row_end - row_begin));
     const int32_t step = out.gate != Gate::none && liked == 1 ? 2 : liked;
@@ -196,6 +199,7 @@ HEADWAY_INLINE float weight_at(const MatrixView& w, const uint8_t* panel, int32_
     if (w.form == Form::bf16) {
         return float_of_bf16(reinterpret_cast<const uint16_t*>(codes)[(inner / 2 * panel_lanes + lane) * 2 + inner % 2]);
     }
+    if (w.form == Form::f32) return reinterpret_cast<const float*>(codes)[inner * panel_lanes + lane];
     int32_t code = 0;
     if (w.form == Form::q8) {
         code = codes[(inner / 4 * panel_lanes + lane) * 4 + inner % 4] - 128;

@@ -75,6 +75,7 @@ class NativeExecutor:
                 self._workers,
                 quantization=quantization,
                 vocabulary=vocabulary_names(program),
+                keeps_floats=program.is_encoder,
             )
             self._plan = compile_plan(program, loader, kv, limits, fusions, self._workers)
         except ValueError as error:

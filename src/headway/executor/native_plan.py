@@ -62,6 +62,7 @@ from headway.model.ops import (
     SelectRows,
 )
 from headway.model.program import Program
+from headway.planner.run_form import FLOAT_FORMS
 
 NativeOp = PlanOp | GatedLinear
 
@@ -84,6 +85,8 @@ def compile_plan(
         if isinstance(op, Embed) and op.index == "token_type" and not program.is_encoder:
             raise refuse(op, " of token types, of a language model,")
     ops = _fuse(program, loader, fusions)
+    has_floats = any(loader.form(name).form == "f32" for name in _all_matrices(ops))
+    multiplies_bf16 = _native.step_kernels()[2] and not has_floats
     writer = PlanWriter(
         loader=loader,
         kv=kv,
@@ -91,14 +94,14 @@ def compile_plan(
         vocab_size=program.vocab_size,
         logits_source=_result_source(program),
         fusions=fusions,
-        layout=Layout(limits.max_tokens, limits.max_selected, 2 if _native.step_kernels()[2] else 4),
+        layout=Layout(limits.max_tokens, limits.max_selected, 2 if multiplies_bf16 else 4),
         ropes=RopeTables(limits.max_context),
         last_use={name: at for at, op in enumerate(ops) for name in op.inputs},
         readers=_readers(ops, loader),
     )
     for writer.at, op in enumerate(ops):
         lower(op, writer)
-    return _emit(program, writer, workers)
+    return _emit(program, writer, workers, has_floats=has_floats)
 
 
 def _fuse(program: Program, loader: MatrixLoader, fusions: Collection[NativeFusion]) -> Sequence[NativeOp]:
@@ -116,11 +119,11 @@ def _result_source(program: Program) -> str:
 
 
 def _readers(ops: Sequence[NativeOp], loader: MatrixLoader) -> dict[str, frozenset[bool]]:
-    """Which kinds of matrices multiply each value: True for bf16."""
+    """Which kinds of matrices multiply each value: True for bf16 and f32."""
     kinds: dict[str, frozenset[bool]] = {}
     for op in ops:
         if isinstance(op, Linear | AddLinear | JoinedLinear | GatedLinear):
-            forms = frozenset(loader.form(name).form == "bf16" for name in _matrices(op))
+            forms = frozenset(loader.form(name).form in FLOAT_FORMS for name in _matrices(op))
             kinds[op.input] = kinds.get(op.input, frozenset()) | forms
     return kinds
 
@@ -170,7 +173,13 @@ def lower(op: NativeOp, writer: PlanWriter) -> None:
             lower_elementwise(op, writer)
 
 
-def _emit(program: Program, writer: PlanWriter, workers: _native.Workers) -> _native.Plan:
+def _all_matrices(ops: Sequence[NativeOp]) -> set[str]:
+    tables = {op.table for op in ops if isinstance(op, Embed)}
+    products = (op for op in ops if isinstance(op, Linear | AddLinear | JoinedLinear | GatedLinear))
+    return tables | {name for op in products for name in _matrices(op)}
+
+
+def _emit(program: Program, writer: PlanWriter, workers: _native.Workers, *, has_floats: bool) -> _native.Plan:
     """Gives every value its place and hands the stages over."""
     layout, limits = writer.layout, writer.limits
     logits = writer.values[program.result]
@@ -186,6 +195,7 @@ def _emit(program: Program, writer: PlanWriter, workers: _native.Workers) -> _na
         num_blocks=writer.kv.num_blocks,
         block_size=writer.kv.block_size,
         arena_bytes=layout.place_all(),
+        has_floats=has_floats,
     )
     for stage in writer.stages:
         if stage.is_rows:

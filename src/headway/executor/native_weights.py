@@ -30,6 +30,7 @@ class MatrixLoader:
         workers: the threads that pack.
         quantization: makes matrices of floats narrower.
         vocabulary: names of embedding tables and heads.
+        keeps_floats: matrices that bfloat16 would round stay float32.
     """
 
     def __init__(
@@ -40,9 +41,11 @@ class MatrixLoader:
         *,
         quantization: Quantization | None = None,
         vocabulary: frozenset[str] = frozenset(),
+        keeps_floats: bool = False,
     ) -> None:
         self._weights, self._shapes, self._workers = weights, shapes, workers
         self._quantization, self._vocabulary = quantization, vocabulary
+        self._keeps_floats = keeps_floats
         self._forms: dict[str, RunForm] = {}
         self._matrices: dict[tuple[str, ...], _native.PackedMatrix] = {}
         self._vectors: dict[str, Float32] = {}
@@ -57,7 +60,12 @@ class MatrixLoader:
         """How a matrix is computed with. Raises UnsupportedModel, InvalidConfig: choose_run_form."""
         if name not in self._forms:
             kind = self._raw(name).type
-            self._forms[name] = choose_run_form(kind, self._quantization, is_vocabulary=name in self._vocabulary)
+            self._forms[name] = choose_run_form(
+                kind,
+                self._quantization,
+                is_vocabulary=name in self._vocabulary,
+                keeps_floats=self._keeps_floats,
+            )
         return self._forms[name]
 
     def vector(self, name: str) -> Float32:

@@ -9,9 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headway.model.ops import Activation, Add, Attention, Embed, Linear, Logits, Mul, Norm, Op, Rope, Scale, SelectRows
+from headway.model.ops import (
+    Activation,
+    Add,
+    Attention,
+    Embed,
+    Linear,
+    Logits,
+    Mul,
+    Norm,
+    Op,
+    Pool,
+    Rope,
+    Scale,
+    SelectRows,
+)
 from headway.model.program import Program
-from headway.planner.run_form import RunForm
+from headway.planner.run_form import FLOAT_FORMS, RunForm
 
 ALIGNMENT = 64
 """Bytes."""
@@ -117,7 +131,7 @@ class _Arena:
         readers: dict[str, set[bool]] = {}
         for op in self.program.ops:
             if isinstance(op, Linear):
-                readers.setdefault(op.input, set()).add(self.forms[op.weight].form == "bf16")
+                readers.setdefault(op.input, set()).add(self.forms[op.weight].form in FLOAT_FORMS)
         self.readers = readers
 
     def add(self, op: FusedOp, *, may_overwrite: bool) -> None:
@@ -149,7 +163,7 @@ class _Arena:
         return place_buffers(sizes, [(buffer.first, buffer.last) for buffer in buffers])[1]
 
     def _last_hidden(self) -> str:
-        selections = [op.input for op in self.program.ops if isinstance(op, SelectRows)]
+        selections = [op.input for op in self.program.ops if isinstance(op, SelectRows | Pool)]
         return selections[-1] if selections else self.program.ops[-1].out
 
     def _num_rows(self, name: str) -> int:

@@ -30,7 +30,9 @@ def matrix_forms(program: Program, types: Mapping[str, str], config: EngineConfi
     vocabulary = vocabulary_names(program)
     names = {op.weight for op in program.ops if isinstance(op, Linear)} | vocabulary
     return {
-        name: choose_run_form(types[name], config.quantization, is_vocabulary=name in vocabulary)
+        name: choose_run_form(
+            types[name], config.quantization, is_vocabulary=name in vocabulary, keeps_floats=program.is_encoder
+        )
         for name in sorted(names)
     }
 

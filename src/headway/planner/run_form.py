@@ -11,6 +11,7 @@
     Q5_K            q8, groups of 32, float32 scales and mins       stays, as Q4_K
     Q6_K            q8, groups of 16, float32 scales                stays, as Q4_K
 
+An encoder's F16 and F32 matrices run as f32, which changes nothing: its vectors are compared to three digits and more.
 `--quantization` makes q8 or q4 of BF16, F16 and F32, which changes values; nothing else does.
 """
 
@@ -21,11 +22,13 @@ from typing import Literal
 from headway.config import Quantization
 from headway.errors import InvalidConfig, UnsupportedModel
 
-Form = Literal["bf16", "q8", "q4"]
+Form = Literal["f32", "bf16", "q8", "q4"]
+FLOAT_FORMS: tuple[Form, ...] = ("f32", "bf16")
+"""Multiplied by rows that are not quantised."""
 PANEL_LANES = 16
 GROUP_COLS = 32
 _ALIGNMENT = 64
-_BITS: Mapping[Form, int] = {"bf16": 16, "q8": 8, "q4": 4}
+_BITS: Mapping[Form, int] = {"f32": 32, "bf16": 16, "q8": 8, "q4": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class RunForm:
         """Bytes of a packed matrix: panels of 16 rows, columns padded to 32, scales and mins beside them."""
         num_panels, num_groups = -(-num_rows // PANEL_LANES), -(-num_cols // GROUP_COLS)
         values = _aligned(num_groups * GROUP_COLS * PANEL_LANES * _BITS[self.form] // 8)
-        if self.form == "bf16":
+        if self.form in FLOAT_FORMS:
             return num_panels * values
         scales = num_groups * (GROUP_COLS // self.group) * PANEL_LANES * (4 if self.wide_scales else 2)
         return num_panels * (values + _aligned(scales) * (2 if self.has_min else 1))
@@ -54,6 +57,7 @@ class RunForm:
         return self.form
 
 
+_F32 = RunForm(form="f32")
 _BF16 = RunForm(form="bf16")
 _OF_FILE: Mapping[str, RunForm] = {
     "BF16": _BF16,
@@ -72,10 +76,13 @@ RUNNABLE_TYPES = tuple(_OF_FILE)
 UNQUANTISED_TYPES = ("F32", "F16", "BF16")
 
 
-def choose_run_form(file_type: str, quantization: Quantization | None, *, is_vocabulary: bool = False) -> RunForm:
+def choose_run_form(
+    file_type: str, quantization: Quantization | None, *, is_vocabulary: bool = False, keeps_floats: bool = False
+) -> RunForm:
     """The form of a matrix; the module's docstring has the table.
 
-    1. Without `quantization`: the narrowest form that holds the file's values, bf16 for floating-point ones.
+    1. Without `quantization`: the narrowest form that holds the file's values; for floating-point ones bf16, or with
+       keeps_floats f32 where bf16 would round them.
     2. int8: q8 with float16 scales.
     3. int4: q4 with float16 scales and mins; embeddings and heads, whose errors are not averaged out by a layer behind
        them, are q8.
@@ -84,6 +91,7 @@ def choose_run_form(file_type: str, quantization: Quantization | None, *, is_voc
         file_type: ggml's name.
         quantization: EngineConfig.quantization.
         is_vocabulary: its rows are tokens: an embedding table or a head.
+        keeps_floats: of an encoder.
 
     Raises:
         UnsupportedModel: no form for this type.
@@ -96,7 +104,7 @@ def choose_run_form(file_type: str, quantization: Quantization | None, *, is_voc
             f"{', '.join(RUNNABLE_TYPES)}"
         )
     if quantization is None:
-        return form  # 1
+        return _F32 if keeps_floats and not form.is_exact else form  # 1
     if file_type not in UNQUANTISED_TYPES:
         raise InvalidConfig(
             f"quantization is {quantization}, and the model's weights are {file_type}, quantised already: leave "

@@ -25,6 +25,22 @@ def llama_cpp_source() -> Callable[[str], TextSource]:
     return _llama_cpp_source
 
 
+_SEVERAL_TESTS = ("llama-spm", "phi-3", "baichuan", "bert-bge", "nomic-bert-moe", "gemma-4")
+
+
+@cache
+def _kept_tokenizer(name: str) -> Tokenizer:
+    return make_tokenizer(_llama_cpp_source(name))
+
+
+@pytest.fixture
+def llama_cpp_tokenizer() -> Callable[[str], Tokenizer]:
+    def make(name: str) -> Tokenizer:
+        return _kept_tokenizer(name) if name in _SEVERAL_TESTS else make_tokenizer(_llama_cpp_source(name))
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def demo_source() -> TextSource:
     return read_vocabulary_file(demo_model())

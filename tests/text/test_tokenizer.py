@@ -14,29 +14,8 @@ from headway.text.pretokenizers import PRE_TOKENIZERS
 from headway.text.rendered import RenderedPrompt
 from headway.text.source import TextSource
 from headway.text.tokenizer import Tokenizer, make_tokenizer
-from oracles import llama_cpp_sources
 
 MakeSmall = Callable[..., Tokenizer]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gpt-2", "llama-bpe", "mpt", "qwen2", "qwen35",
-        "refact", "starcoder",
-    ],
-)  # fmt: skip
-def test_ids_equal_llama_cpps_on_its_own_texts(name: str, llama_cpp_source: Callable[[str], TextSource]) -> None:
-    tokenizer = make_tokenizer(llama_cpp_source(name))
-    stem = llama_cpp_sources() / "models" / f"ggml-vocab-{name}.gguf"
-    texts = (stem.with_name(stem.name + ".inp")).read_bytes().decode().split("\n__ggml_vocab_test__\n")
-    lines = (stem.with_name(stem.name + ".out")).read_text().splitlines()
-    assert len(texts) - len(lines) == (0 if texts[-1] else 1)  # nothing stands behind the last separator
-    assert len(lines) > 40
-    for text, line in zip(texts, lines, strict=False):
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        assert ids == [int(word) for word in line.split()], text
-        assert tokenizer.decode(ids) == text
 
 
 def test_smollm_cuts_digits_before_it_looks_at_spaces(demo: Tokenizer) -> None:
@@ -47,8 +26,8 @@ def test_smollm_cuts_digits_before_it_looks_at_spaces(demo: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "llama"}, "'llama'"),
-        ({"model": "bert"}, "'bert'"),
+        ({"model": "rwkv"}, "'rwkv'"),
+        ({"model": "plamo2"}, "'plamo2'"),
         ({"pre": "never-heard-of"}, "'never-heard-of'"),
         ({"pre": "kimi-k2"}, "'kimi-k2'"),
     ],

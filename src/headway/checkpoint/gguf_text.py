@@ -45,6 +45,14 @@ _HARMONY = (frozenset({"<|call|>", "<|calls|>"}), frozenset({"<|return|>", "<|fl
 _PLAIN_S = frozenset({"<|tool_response>", "<|plamo:eos|>"})
 """Vocabularies in which </s> is an ordinary word."""
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_ID_KEYS = (*_END_KEYS, "bos_token_id", "cls_token_id", "unknown_token_id", "padding_token_id", "seperator_token_id")
+"""With the format's own spelling of separator."""
+_DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
+    "llama": {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0},
+    "t5": {"eos_token_id": 1, "unknown_token_id": 2, "padding_token_id": 0},
+    "bert": {"bos_token_id": 101, "unknown_token_id": 100, "seperator_token_id": 102, "padding_token_id": 0},
+}
+"""By the tokenizer's model: what llama.cpp takes where the file does not say."""
 _SAMPLING = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -86,23 +94,40 @@ def _vocabulary(fields: Fields) -> GgufVocabulary:
     tokens = _strings(fields, "tokens")
     num_tokens = len(tokens)
     token_types = _numbers(fields, "token_type", num_tokens) or [1] * num_tokens
-    ends = (_token_id(fields, key, num_tokens) for key in _END_KEYS)
+    model = fields.string("tokenizer.ggml.model")
+    ids = {key: _token_id(fields, key, num_tokens, _DEFAULT_IDS.get(model, {}).get(key)) for key in _ID_KEYS}
     return GgufVocabulary(
-        model=fields.string("tokenizer.ggml.model"),
+        model=model,
         pre=fields.string("tokenizer.ggml.pre", "default"),
         tokens=tokens,
         token_types=token_types,
         merges=_strings(fields, "merges"),
         scores=_numbers(fields, "scores", num_tokens),
-        bos_token_id=_token_id(fields, "bos_token_id", num_tokens),
-        eos_token_id=_token_id(fields, "eos_token_id", num_tokens),
-        unknown_token_id=_token_id(fields, "unknown_token_id", num_tokens),
-        padding_token_id=_token_id(fields, "padding_token_id", num_tokens),
+        bos_token_id=ids["bos_token_id"] if ids["cls_token_id"] is None else ids["cls_token_id"],
+        eos_token_id=ids["eos_token_id"],
+        unknown_token_id=ids["unknown_token_id"],
+        padding_token_id=ids["padding_token_id"],
+        separator_token_id=ids["seperator_token_id"],
         add_bos_token=_flag(fields, "add_bos_token"),
         add_eos_token=_flag(fields, "add_eos_token"),
         add_space_prefix=_flag(fields, "add_space_prefix"),
-        end_token_ids=frozenset(end for end in ends if end is not None),
+        remove_extra_whitespaces=_flag(fields, "remove_extra_whitespaces"),
+        precompiled_charsmap=_charsmap(fields),
+        lowercase=_flag(fields, "normalizer.lowercase") is not False,
+        strip_accents=_flag(fields, "normalizer.strip_accents"),
+        takes_space_after_control=any(word in fields.string("general.name", "").lower() for word in ("phi-3", "phi3")),
+        end_token_ids=frozenset(end for key in _END_KEYS if (end := ids[key]) is not None),
     )
+
+
+def _charsmap(fields: Fields) -> bytes:
+    key = "tokenizer.ggml.precompiled_charsmap"
+    value = fields.values.get(key)
+    if value is None:
+        return b""
+    if not isinstance(value, np.ndarray) or value.dtype.itemsize != 1:
+        fields.fail(key, "is not an array of bytes")
+    return value.tobytes()
 
 
 def _strings(fields: Fields, key: str) -> Sequence[str]:
@@ -126,10 +151,10 @@ def _numbers(fields: Fields, key: str, count: int) -> list[Any]:
     return numbers
 
 
-def _token_id(fields: Fields, key: str, num_tokens: int) -> int | None:
+def _token_id(fields: Fields, key: str, num_tokens: int, default: int | None) -> int | None:
     name = f"tokenizer.ggml.{key}"
     if not fields.has(name):
-        return None
+        return default if default is not None and default < num_tokens else None
     number = fields.integer(name, low=-1, high=(1 << 32) - 1)
     if number in (-1, (1 << 32) - 1):  # how files say: none
         return None

@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """tokenizer.ggml.* of a GGUF file."""
+    """tokenizer.ggml.* of a GGUF file, or what a SentencePiece file says in its words."""
 
     model: str
-    """gpt2 (byte-level BPE), llama (SentencePiece), bert, ..."""
+    """gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5 (its Unigram), bert (WordPiece), gemma4."""
     pre: str
     """Name of the pre-tokenizer; "default" where the file has none."""
     tokens: Sequence[str]
@@ -30,6 +30,18 @@ class GgufVocabulary:
     """eos, eot and eom, as far as the file names them."""
     eos_token_id: int | None = None
     """The one that a template's eos_token is, and that add_eos_token adds."""
+    separator_token_id: int | None = None
+    """Behind a text (bert)."""
+    remove_extra_whitespaces: bool | None = None
+    """Of several spaces one is left, at the ends none."""
+    precompiled_charsmap: bytes = b""
+    """SentencePiece's rules of normalisation; empty: none."""
+    lowercase: bool = True
+    """A text is read in lower case (bert)."""
+    strip_accents: bool | None = None
+    """None: as lowercase."""
+    takes_space_after_control: bool = False
+    """White space behind a control token belongs to it (Phi-3)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,9 @@ class GgufModel:
     tensors: dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
 
-    def write(self, path: Path) -> Path:
-        writer = gguf.GGUFWriter(path, self.architecture)
+    def write(self, path: Path, tensors_a_file: int = 0) -> Path:
+        """Writes the file, or with a number of tensors a file several, named by the gguf package."""
+        writer = gguf.GGUFWriter(path, self.architecture, split_max_tensors=tensors_a_file)
         for key, value in self.all_keys().items():
             _add(writer, f"{self.architecture}.{key}", value)
         for key, value in (vocabulary_entries() | self.entries).items():

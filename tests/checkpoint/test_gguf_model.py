@@ -185,7 +185,6 @@ def test_the_dtype_is_that_of_most_bytes(write_gguf: Write, kind: Type, dtype: s
 UNSUPPORTED = [
     ({"architecture": "nosuch"}, r"'nosuch'; there are llama, granite, smollm3, qwen2, qwen3"),
     ({"entries": {"general.type": "adapter"}}, "type 'adapter'"),
-    ({"entries": {"split.count": 3}}, "one of 3 parts"),
     ({"without": ("token_embd.weight",)}, "a vocabulary or an adapter"),
     ({"keys": {"expert_count": 8}}, "mixture of experts"),
     ({"keys": {"attention.causal": False}}, "bidirectional"),

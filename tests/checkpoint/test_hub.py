@@ -133,6 +133,23 @@ def test_a_gguf_file_of_a_repository_is_fetched_alone(
     assert len([line for line in stand_in.seen if line.startswith("GET") and "/resolve/" in line]) == 1
 
 
+SPLIT = {f"q/m-Q4_0-0000{number}-of-00002.gguf": f"GGUF {number}".encode() for number in (1, 2)}
+
+
+@pytest.mark.parametrize("file", ["", ":q4_0", ":q/m-Q4_0-00001-of-00002.gguf"])
+def test_of_a_model_in_parts_all_are_fetched(tmp_path: Path, stand_in: StandIn, file: str) -> None:
+    put(stand_in, SPLIT | ({"m-Q8_0.gguf": b"GGUF"} if file else {}))
+    path = resolve(tmp_path, REPO + file)
+    assert path.name == "m-Q4_0-00001-of-00002.gguf"
+    assert names(path.parent) == {"m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"}
+
+
+def test_a_repository_that_lacks_a_part_is_refused(tmp_path: Path, stand_in: StandIn) -> None:
+    put(stand_in, dict(list(SPLIT.items())[:1]))
+    with pytest.raises(UnsupportedModel, match=r"but not its part q/m-Q4_0-00002-of-00002.gguf"):
+        resolve(tmp_path, f"{REPO}:q4_0")
+
+
 def test_the_only_gguf_file_needs_no_name(tmp_path: Path, stand_in: StandIn) -> None:
     put(stand_in, {"m.Q4_0.gguf": b"GGUF four", "README.md": b""})
     assert resolve(tmp_path).name == "m.Q4_0.gguf"

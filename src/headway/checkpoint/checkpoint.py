@@ -1,12 +1,13 @@
 """Opens a model on disk: what it is (ModelShape), how it speaks (TextSource), and its weights, mapped and checked.
 
-Opening reads headers and configuration only; a tensor is converted when it is read. Formats: a GGUF file, or a
-Hugging Face folder (config.json, tokenizer.json, safetensors in one file or many). Pickle is refused.
+Opening reads headers and configuration only; a tensor is converted when it is read. Formats: a GGUF file, or any part
+of one that was split; a Hugging Face folder (config.json, a tokenizer, safetensors in one file or many). Pickle is
+refused.
 """
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -109,10 +110,11 @@ def check_no_pickle(path: Path) -> None:
 def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile(path)
     shape = gguf_models.read_shape(file)
-    views = gguf_models.canonical_views(file, shape)
+    found = gguf_models.canonical_views(file, shape)
+    views = {name: replace(view, file=file.part_of(view.name)) for name, view in found.items()}
     file.check_readable([view.name for view in views.values()])
     text = gguf_text.read_text(file, shape.vocab_size)
-    return Checkpoint(path, "gguf", shape, text, MappedWeights(views), *_stamp([file.file]))
+    return Checkpoint(path, "gguf", shape, text, MappedWeights(views), *_stamp(part.file for part in file.parts))
 
 
 def _open_folder(folder: Path) -> Checkpoint:

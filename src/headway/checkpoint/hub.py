@@ -7,7 +7,7 @@ network a repository that was fetched before is served from the cache. No pickle
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from headway.checkpoint.checkpoint import INDEX_NAME, PICKLE_SUFFIXES, WEIGHTS_NAME
 from headway.checkpoint.fields import Fields
+from headway.checkpoint.gguf_split import sibling_names
 from headway.checkpoint.progress import Progress
 from headway.errors import CorruptCheckpoint, DownloadFailed, UnsupportedModel
 
@@ -62,12 +63,12 @@ def fetch_from_hub(source: HubSource, cache_dir: Path, revision: str | None, pro
 
 def _fetch_model(repository: "_Repository", source: HubSource) -> Path:
     if source.file is not None:
-        return repository.fetch(_choose_gguf(source, repository.names))
+        return _fetch_gguf(repository, _choose_gguf(source, repository.names))
     if WEIGHTS_NAME in repository.names or INDEX_NAME in repository.names:
         return _fetch_folder(repository)
-    ggufs = [name for name in repository.names if name.endswith(".gguf")]
+    ggufs = _models(repository.names)
     if len(ggufs) == 1:
-        return repository.fetch(ggufs[0])
+        return _fetch_gguf(repository, ggufs[0])
     raise UnsupportedModel(f"{source.repo} {_near_miss(source.repo, repository.names, ggufs)}")
 
 
@@ -89,6 +90,20 @@ def _fetch_folder(repository: "_Repository") -> Path:
     return config.parent
 
 
+def _models(names: Iterable[str]) -> list[str]:
+    """The GGUF files, of a model in parts the first."""
+    return [name for name in names if name.endswith(".gguf") and sibling_names(name)[0] == name]
+
+
+def _fetch_gguf(repository: "_Repository", name: str) -> Path:
+    """The file, and with one part of a model all others."""
+    names = sibling_names(name)
+    if lacking := [other for other in names if other not in repository.names]:
+        raise UnsupportedModel(f"{repository.repo} has {name}, but not its part {lacking[0]}")
+    paths = [repository.fetch(other) for other in names]
+    return paths[names.index(name)]
+
+
 def _choose_gguf(source: HubSource, names: Mapping[str, int | None]) -> str:
     wanted = source.file or ""
     if wanted in names:
@@ -97,9 +112,10 @@ def _choose_gguf(source: HubSource, names: Mapping[str, int | None]) -> str:
                 f"{source.repo}: {wanted!r} is not a GGUF file; give {source.repo} for the whole model"
             )
         return wanted
-    ggufs = [name for name in names if name.endswith(".gguf")]
-    pattern = f"*[-._]{wanted.lower()}.gguf"
-    found = [name for name in ggufs if fnmatch.fnmatchcase(name.lower(), pattern)] if wanted.isidentifier() else []
+    ggufs = _models(names)
+    patterns = [f"*[-._]{wanted.lower()}{end}" for end in (".gguf", "-00001-of-*.gguf")]
+    found = [name for name in ggufs if any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in patterns)]
+    found = found if wanted.isidentifier() else []
     if len(found) == 1:
         return found[0]
     raise UnsupportedModel(f"{source.repo} has no GGUF file {wanted!r}{_listed('; it has ', found or ggufs)}")

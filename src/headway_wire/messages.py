@@ -1,7 +1,8 @@
 """The messages between a worker process and its parent, one class each; nothing else travels between them.
 
-Down (parent to worker): Load, Submit, Abort, Hold, Infer, Shutdown.
-Up (worker to parent):   Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats.
+Down (parent to worker): Load, Submit, Abort, Hold, Infer, Profile, Shutdown.
+Up (worker to parent):   Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats,
+                         ProfiledStep, ProfileEnd.
 
 A worker answers Load by Loading (any number of times) and then by one Ready or one Failed. It answers each Submit by
 one Accepted or one Refused, in the order of the Submits; an accepted request ends with exactly one terminal
@@ -119,11 +120,17 @@ class Infer(msgspec.Struct, frozen=True, kw_only=True, tag="infer"):
     tensors: List[Tensor]
 
 
+class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="profile"):
+    """Record the next steps: a ProfiledStep of each, then a ProfileEnd. 0: record no more, whatever was asked for."""
+
+    num_steps: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """End the process now; what is open ends with abort events."""
 
 
-Down = Union[Load, Submit, Abort, Hold, Infer, Shutdown]
+Down = Union[Load, Submit, Abort, Hold, Infer, Profile, Shutdown]
 
 # Up
 
@@ -226,13 +233,41 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
     error: Optional[Error] = None
 
 
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A part of a step: monotonic nanoseconds of the worker."""
+
+    name: str
+    values: str
+    """What its ops made, for people."""
+    begin_ns: int
+    end_ns: int
+
+
+class ProfiledStep(msgspec.Struct, frozen=True, kw_only=True, tag="profiled_step"):
+    """A recorded step and its parts, in order."""
+
+    begin_ns: int
+    end_ns: int
+    num_sequences: int
+    num_tokens: int
+    spans: List[Span]
+
+
+class ProfileEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="profile_end"):
+    """No more is recorded; `error`: nothing can be."""
+
+    error: Optional[Error] = None
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     """The predictor's counters and gauges: sent when it becomes idle, and at most once a second otherwise."""
 
     values: Dict[str, float] = {}
 
 
-Up = Union[Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats]
+Up = Union[
+    Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats, ProfiledStep, ProfileEnd
+]
 
 _encoder = msgspec.msgpack.Encoder()
 _down_decoder = msgspec.msgpack.Decoder(Down)

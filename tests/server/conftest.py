@@ -163,6 +163,10 @@ class FakeService:
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
         return {"models": {"m": {"num_running": float(len(self.open))}}, "pool": {"pool": {"leases": 0.0}}}
 
+    async def profile(self, model: str | None, num_steps: int, timeout_s: float) -> Mapping[str, Any]:
+        self.calls.append(f"profile {model} {num_steps} {timeout_s:g}")
+        return {"traceEvents": []}
+
     async def start(self) -> None:
         self.calls.append("start")
 

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.server.conftest import CHAT, COMPLETION, FakeService, token
 
 import headway
+from headway.errors import CorruptCheckpoint
 from headway.service.protocol import ModelCard
 
 
@@ -86,6 +87,31 @@ async def test_requests_are_counted_by_how_they_ended(client: httpx2.AsyncClient
     assert found["headway_http_requests_open"] == 1  # the scrape itself
     # What a caller invents becomes no label.
     assert not any("other" in name for name in found)
+
+
+async def test_the_next_steps_are_asked_for_with_their_limits(client: httpx2.AsyncClient, service: FakeService) -> None:
+    assert (await client.post("/admin/profile", json={})).json() == {"traceEvents": []}
+    await client.post("/admin/profile", json={"model": "m", "num_steps": 3, "timeout_s": 2})
+    assert service.calls == ["profile None 20 30", "profile m 3 2"]
+    for body, field in (
+        ({"num_steps": 0}, "num_steps"),
+        ({"num_steps": 1001}, "num_steps"),
+        ({"timeout_s": 0}, "timeout_s"),
+    ):
+        response = await client.post("/admin/profile", json=body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+
+async def test_the_states_of_models_are_told(client: httpx2.AsyncClient, service: FakeService) -> None:
+    error = CorruptCheckpoint("the file is cut")
+    service.cards = [
+        ModelCard("a", 5, "failed", 100, "/x", error, phases=(("fetch", 0.5),)),
+        ModelCard("b", 6, "cold", None, "y"),
+    ]
+    failed, cold = (await client.get("/admin/models")).json()["models"]
+    assert (failed["id"], failed["state"], failed["error"]) == ("a", "failed", "the file is cut")
+    assert failed["phases"] == [{"phase": "fetch", "seconds": 0.5}]
+    assert (cold["state"], cold["error"], cold["phases"]) == ("cold", None, [])
 
 
 async def test_a_scrape_touches_no_model(client: httpx2.AsyncClient, service: FakeService) -> None:

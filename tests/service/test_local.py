@@ -440,6 +440,24 @@ class TestDeath:
             await rest(stream)
         assert await ask(service) == "Hello!"
 
+    async def test_a_long_load_and_a_long_step_are_no_stall(self, make: Any, tmp_path: Path) -> None:
+        clock = FakeClock()
+        script = Script(load_waits_for=str(tmp_path / "go"), replies={"slow": say("ab", gates={1: "step"})})
+        pool = PoolConfig(stall_timeout_s=60.0, load_timeout_s=600.0)
+        service = await make(script, is_ready=False, is_in_process=False, pool=pool, clock=clock)
+        waiting = asyncio.create_task(ask(service))
+        await until(lambda: "read" in dict(service.models()[0].phases))
+        clock.advance(599.0)
+        (tmp_path / "go").touch()
+        assert await waiting == "Hello!"
+        stream = await service.generate(request("slow"))
+        await anext(stream)
+        for _ in range(3):
+            clock.advance(19.9)
+        service.open_gate("step")
+        assert "".join(delta.text for delta in await rest(stream)) == "b"
+        assert service.stats()["pool"]["pool"]["worker_failures_total"] == 0
+
     async def test_a_time_out_of_the_load_kills_the_child(self, make: Any, tmp_path: Path) -> None:
         clock = FakeClock()
         pool = PoolConfig(load_timeout_s=20.0, restart_delays_s=(5.0,))

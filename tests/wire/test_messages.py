@@ -35,6 +35,7 @@ DOWN = [
     wire.Abort(request_id="r", choice=0, finish_reason="stop", reason="x"),
     wire.Hold(request_id="r", is_held=True),
     wire.Infer(request_id="r", tensors=[wire.Tensor(name="x", dtype="float32", shape=[0, 3], data=b"")]),
+    wire.Profile(num_steps=0),
     wire.Shutdown(),
 ]
 UP = [
@@ -63,6 +64,15 @@ UP = [
     wire.Outputs(request_id="r", tensors=[wire.Tensor(name="y", dtype="int8", shape=[2], data=b"ab")]),
     wire.Outputs(request_id="r", error=ERROR),
     wire.Stats(values={"num_running": 1.0}),
+    wire.ProfiledStep(
+        begin_ns=2**62,
+        end_ns=2**62 + 1,
+        num_sequences=1,
+        num_tokens=2,
+        spans=[wire.Span("Norm", "x", 2**62, 2**62 + 1)],
+    ),
+    wire.ProfileEnd(),
+    wire.ProfileEnd(error=ERROR),
 ]
 
 

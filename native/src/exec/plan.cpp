@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,6 +18,11 @@ void require_below(const char* what, int64_t value, int64_t least, int64_t limit
     if (value >= least && value < limit) return;
     throw std::invalid_argument(std::string(what) + " is " + std::to_string(value) + "; it must be at least " +
                                 std::to_string(least) + " and below " + std::to_string(limit));
+}
+
+int64_t now_ns() {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
 
 // Whether the last hidden rows of tokens that are only caught up are finite.
@@ -47,6 +53,7 @@ public:
     int32_t num_stages() const override { return num_planned() + 2; }
 
     int32_t begin(int32_t stage) override {
+        if (plan_.times_stages_) plan_.stage_times_[stage] = now_ns();
         if (stage < num_planned()) return plan_.stages_[stage]->begin(context_);
         if (stage == num_planned()) return check_.begin(context_);
         return outputs_.sampler == nullptr ? 0 : sample_.num_rows;
@@ -170,7 +177,15 @@ void Plan::run(const Step& step, const StepOutputs& outputs) {
     for (const auto& schedule : schedules_) schedule->begin_step(step, kernels_.attend_tokens);
     const StepContext context{&kernels_, memory_.data(), &step};
     StepJob job(*this, context, outputs, sample);
+    if (times_stages_) stage_times_.assign(job.num_stages() + 1, 0);
     workers_.run(job);
+    if (times_stages_) stage_times_.back() = now_ns();
+}
+
+void Plan::time_stages(bool is_on) {
+    const std::lock_guard lock(mutex_);
+    times_stages_ = is_on;
+    stage_times_.clear();
 }
 
 }  // namespace headway

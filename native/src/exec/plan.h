@@ -66,6 +66,12 @@ public:
     const float* logits() const;
     int64_t logits_width() const { return logits_.width; }
 
+    // Whether runs note when each stage begins: a reading of the clock a stage.
+    void time_stages(bool is_on);
+    // Nanoseconds of the steady clock of the last run that was timed: the begin of each stage, then the end. The stages
+    // are those that were added, the check of hidden rows, and sampling. Empty: none was timed.
+    const std::vector<int64_t>& stage_times() const { return stage_times_; }
+
 private:
     class StepJob;
     void check(const Step& step, const StepOutputs& outputs) const;
@@ -83,6 +89,8 @@ private:
     Place last_hidden_;
     Place logits_;
     std::vector<Scratch> sampling_scratch_;
+    bool times_stages_ = false;
+    std::vector<int64_t> stage_times_;
     std::mutex mutex_;
 };
 

@@ -32,6 +32,7 @@ from headway.core.step import StepPlan, StepResult
 from headway.engine.admission import ModelLimits, check_submit
 from headway.engine.compute import TokenSampler
 from headway.engine.meter import EngineMeter
+from headway.engine.profile import StepRecorder, StepRunner
 from headway.engine.runner import Runner, to_event_error
 from headway.errors import (
     HeadwayError,
@@ -74,7 +75,8 @@ class Engine:
             max_model_len=max_model_len,
             num_pool_tokens=kv_cache.num_blocks * kv_cache.block_size,
         )
-        self._runner = Runner(executor, sampler, block_size=kv_cache.block_size)
+        self._executor = executor
+        self._runner: StepRunner = Runner(executor, sampler, block_size=kv_cache.block_size)
         self._kv_cache = kv_cache
         self._pace = Pace(config.step_target_s)
         self._scheduler = Scheduler(
@@ -212,6 +214,23 @@ class Engine:
         counters["prefix_cache_hits_total"] = cache.num_prefix_hits
         numbers = gauges | counters | self._meter.values()
         return wire.Stats(values={name: float(value) for name, value in numbers.items()})
+
+    def profile(self, num_steps: int) -> None:
+        """Records the next steps in place of what was asked for before; 0: none."""
+        if isinstance(self._runner, StepRecorder):
+            self._runner = self._runner.close()
+        if num_steps:
+            self._runner = StepRecorder(self._runner, self._executor, num_steps)
+
+    def take_profile(self) -> list[wire.ProfiledStep] | None:
+        """What was recorded since the last call; None: nothing is asked for, or all was taken."""
+        if not isinstance(self._runner, StepRecorder):
+            return None
+        taken = self._runner.take()
+        if self._runner.is_done and not taken:
+            self.profile(0)
+            return None
+        return taken
 
     def check(self) -> None:
         """Raises InvariantBroken unless every open sequence is in a queue, and queues, rows and blocks are sound."""

@@ -25,6 +25,7 @@ from headway.executor.encoder_step import place_whole
 from headway.executor.native_plan import compile_plan
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, NativeFusion, PlanLimits
+from headway.executor.op_times import OpTime, between
 from headway.model.ops import Attention, Embed, Experts, HeadLinear
 from headway.model.program import Program
 from headway.planner.native_costs import vocabulary_names
@@ -77,7 +78,7 @@ class NativeExecutor:
                 vocabulary=vocabulary_names(program),
                 keeps_floats=program.is_encoder,
             )
-            self._plan = compile_plan(program, loader, kv, limits, fusions, self._workers)
+            self._plan, self._labels = compile_plan(program, loader, kv, limits, fusions, self._workers)
         except ValueError as error:
             raise InvalidConfig(str(error)) from error
         except MemoryError as error:
@@ -138,6 +139,16 @@ class NativeExecutor:
             )
         except ValueError as error:
             raise InvariantBroken(str(error)) from error
+
+
+    def time_ops(self, is_on: bool) -> None:
+        """Whether steps note when each stage begins: see TimedExecutor."""
+        self._plan.time_stages(is_on)
+
+    def op_times(self) -> list[OpTime]:
+        """Of the last step's stages: each is done by all threads before the next one begins."""
+        times_ns = self._plan.stage_times()
+        return between(self._labels, times_ns) if times_ns else []
 
 
 def _arguments(step: StepArrays, logit_rows: Int32) -> tuple[Int32 | Int64, ...]:

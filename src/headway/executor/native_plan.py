@@ -45,7 +45,8 @@ from headway.executor.native_row_ops import (
     lower_select,
 )
 from headway.executor.native_weights import MatrixLoader
-from headway.executor.native_writer import NativeFusion, PlanLimits, PlanWriter, refuse
+from headway.executor.native_writer import NativeFusion, PlanLimits, PlanWriter, Stage, refuse
+from headway.executor.op_times import Label, label
 from headway.model.ops import (
     Activation,
     Attention,
@@ -74,8 +75,8 @@ def compile_plan(
     limits: PlanLimits,
     fusions: Collection[NativeFusion],
     workers: _native.Workers,
-) -> _native.Plan:
-    """The plan of a Program, its weights loaded and its memory taken; blocks.
+) -> tuple[_native.Plan, list[Label]]:
+    """The plan of a Program, its weights loaded and its memory taken, and what each of its stages runs; blocks.
 
     Raises:
         UnsupportedModel: what the native executor does not run, by name.
@@ -101,7 +102,18 @@ def compile_plan(
     )
     for writer.at, op in enumerate(ops):
         lower(op, writer)
-    return _emit(program, writer, workers, has_floats=has_floats)
+    plan = _emit(program, writer, workers, has_floats=has_floats)
+    return plan, _labels(ops, writer.stages)
+
+
+def _labels(ops: Sequence[NativeOp], stages: Sequence[Stage]) -> list[Label]:
+    """Of the native plan's stages: an attention is two, its parts and the joining of them."""
+    labels: list[Label] = []
+    for stage in stages:
+        labels.append(label([ops[at] for at in dict.fromkeys(stage.ops)]))
+        if not stage.is_rows and isinstance(ops[stage.ops[0]], Attention):
+            labels.append(("Attention (join)", labels[-1][1]))
+    return [*labels, ("Check", ""), ("Sample", "")]
 
 
 def _fuse(program: Program, loader: MatrixLoader, fusions: Collection[NativeFusion]) -> Sequence[NativeOp]:

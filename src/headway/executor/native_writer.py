@@ -44,6 +44,8 @@ class Stage:
     is_selected: bool
     cut: Cut
     emits: list[Emit] = field(default_factory=list)
+    ops: list[int] = field(default_factory=list)
+    """Indexes of the ops that it runs, or runs a part of."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class PlanWriter:
         if cut != "anywhere":
             stage.cut = cut
         stage.emits.append(emit)
+        stage.ops.append(self.at)
         self.layout.use(len(self.stages) - 1, *used)
 
     def _takes(self, stage: Stage, is_selected: bool, cut: Cut) -> bool:
@@ -105,7 +108,7 @@ class PlanWriter:
 
     def own_stage(self, emit: Emit, *used: View | Prepared) -> None:
         """Adds a product or an attention."""
-        self.stages.append(Stage(is_rows=False, is_selected=False, cut="anywhere", emits=[emit]))
+        self.stages.append(Stage(is_rows=False, is_selected=False, cut="anywhere", emits=[emit], ops=[self.at]))
         self.layout.use(len(self.stages) - 1, *used)
 
     def prepare(self, name: str) -> Prepared:

@@ -4,6 +4,7 @@ A Program is fused (fuse.py) and compiled once into a list of functions over num
 runs the list. Registers are emptied after their last use, so that a step holds one layer's values and not all.
 """
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from headway.executor.base import EncoderStep, Float32, KVBuffers, StepArrays, Weights
 from headway.executor.fuse import ALL_FUSIONS, Fusion, PlanOp, fuse, outs_of
+from headway.executor.op_times import OpTime, between, label
 from headway.executor.torch_attention import TORCH_DTYPES, PagedCache, StepGroups, Workspace, make_step_groups
 from headway.executor.torch_encoder import Sequences
 from headway.executor.torch_ops import Compiler, Registers, Run, StepTensors, compile_op
@@ -60,6 +62,8 @@ class TorchExecutor:
         self._result = self._register[program.result]
         # A mask cannot hide NaN: once one was computed, what is gathered past a context is zeroed.
         self._clears_unused = [False]
+        self._labels = [label([op]) for op in plan]
+        self._times_ns: list[int] | None = None
         with torch.inference_mode():
             self._runs = self._compile(program, plan, weights, kv)
 
@@ -123,13 +127,30 @@ class TorchExecutor:
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         registers: Registers = [None] * len(self._register)
+        if self._times_ns is not None:
+            self._times_ns = [time.monotonic_ns()]
         for run, dead in self._runs:
             run(registers, tensors)
             for register in dead:
                 registers[register] = None
+            if self._times_ns is not None:
+                self._times_ns.append(self._end_ns())
         self._watch(registers)
         result: Float32 = registers[self._result].float().cpu().numpy()
         return result
+
+    def time_ops(self, is_on: bool) -> None:
+        """Whether steps note when each op ends: see TimedExecutor."""
+        self._times_ns = [] if is_on else None
+
+    def op_times(self) -> list[OpTime]:
+        """Of the last step."""
+        return between(self._labels, self._times_ns) if self._times_ns else []
+
+    def _end_ns(self) -> int:
+        if self._device.type == "cuda":  # what was asked for there is not done yet
+            torch.cuda.synchronize(self._device)
+        return time.monotonic_ns()
 
     def _tensor(self, array: npt.NDArray[np.signedinteger]) -> Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(self._device)

@@ -38,6 +38,19 @@ class Predictor(Protocol):
 
 
 @runtime_checkable
+class ProfiledPredictor(Protocol):
+    """What a Predictor has too where its steps can be recorded."""
+
+    def profile(self, num_steps: int) -> None:
+        """Records the next steps; 0: no more."""
+        ...
+
+    def take_profile(self) -> list[wire.ProfiledStep] | None:
+        """What was recorded since the last call; None: nothing is asked for, or all was taken."""
+        ...
+
+
+@runtime_checkable
 class TimedPredictor(Protocol):
     """What a Predictor has too where it may get work without a message: by the clock."""
 

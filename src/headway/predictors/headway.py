@@ -57,6 +57,14 @@ class HeadwayPredictor:
         """One step of the engine."""
         return [self._loaded.step()]
 
+    def profile(self, num_steps: int) -> None:
+        """See predictors.base.ProfiledPredictor."""
+        self._loaded.profile(num_steps)
+
+    def take_profile(self) -> list[wire.ProfiledStep] | None:
+        """See predictors.base.ProfiledPredictor."""
+        return self._loaded.take_profile()
+
     def stats(self) -> wire.Stats:
         """The engine's counters and gauges."""
         return self._loaded.stats() if self._engine is not None else wire.Stats()

@@ -20,6 +20,7 @@ import headway
 from headway.config import ServerConfig
 from headway.errors import HeadwayError
 from headway.observe.metrics import Metrics
+from headway.server.admin.profile import router as profile_router
 from headway.server.admin.routes import router as admin_router
 from headway.server.basic.routes import router as basic_router
 from headway.server.errors import error_response, http_exception_response
@@ -47,7 +48,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     )
     app.state.headway = state
     encoder_routers = embeddings_router, rerank_router, score_router
-    for router in (openai_router, *encoder_routers, basic_router, admin_router):
+    for router in (openai_router, *encoder_routers, basic_router, admin_router, profile_router):
         app.include_router(router)
     app.add_exception_handler(HeadwayError, _refuse)
     app.add_exception_handler(HTTPException, http_exception_response)

@@ -7,7 +7,7 @@ from typing import Any
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.core.request import GenerateRequest, Prompt
-from headway.errors import InvalidConfig, ModelNotFound
+from headway.errors import InvalidConfig, ModelNotFound, ModelNotReady
 from headway.observe.clock import Clock, SystemClock
 from headway.service.encoding import embed, score
 from headway.service.events import Drain, Keep
@@ -16,6 +16,7 @@ from headway.service.protocol import ModelCard, ModelState
 from headway.service.residents import Residents, ServedModel
 from headway.worker.prompt import prepare_request, tokenize_prompt
 from headway.worker.stream import RequestStream
+from headway.worker.trace import make_trace
 
 _STATES: Mapping[str, ModelState] = {"cold": "cold", "loading": "loading", "ready": "ready", "failed": "failed"}
 
@@ -124,6 +125,13 @@ class LocalService:
             "worker_failures_total": float(state.num_failures),
         }
         return {"models": models, "pool": {"pool": pool}}
+
+    async def profile(self, model: str | None, num_steps: int, timeout_s: float) -> Mapping[str, Any]:
+        """See the protocol."""
+        served = next(iter(self._residents.models.values())) if model is None else self._find(model)
+        if served.client is None:
+            raise ModelNotReady(f"model {served.id} does not run: ask it something first")
+        return make_trace(served.id, await served.client.profile(num_steps, timeout_s))
 
     def worker_pids(self) -> Mapping[str, int]:
         """Process ids of the workers that are ready, by model id."""

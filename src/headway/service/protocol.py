@@ -122,6 +122,14 @@ class Service(Protocol):
         """
         ...
 
+    async def profile(self, model: str | None, num_steps: int, timeout_s: float) -> Mapping[str, Any]:
+        """The model's next steps as a trace in Chrome's format (worker/trace); None: the first model's.
+
+        Fewer steps where no more are made within `timeout_s`. Starts no model. Raises ModelNotFound, ModelNotReady,
+        UnsupportedFeature, QueueFull while others are recorded, WorkerDied.
+        """
+        ...
+
     async def start(self) -> None:
         """Starts what is to be resident from the beginning; returns at once, the load goes on. Again: nothing."""
         ...

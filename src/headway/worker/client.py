@@ -26,6 +26,7 @@ from headway.worker.channel import Channel, WorkerEnd
 from headway.worker.embed import EmbedBatch, EmbedStream
 from headway.worker.embed_prompt import PreparedText
 from headway.worker.prompt import PreparedRequest, complete_sampling
+from headway.worker.recording import Recording
 from headway.worker.room import Room
 from headway.worker.stream import RequestStream, StreamLimits
 
@@ -80,6 +81,7 @@ class WorkerClient:
         self._max_model_len: int | None = None
         self._max_queued = max_queued
         self._room: Room | None = None
+        self._recording = Recording(self._send, clock)
         self._worker_stats: dict[str, float] = {}
         self._last_step: wire.Step | None = None
         """Since the last Stats."""
@@ -150,6 +152,14 @@ class WorkerClient:
         finally:
             batch.close()
 
+    async def profile(self, num_steps: int, timeout_s: float) -> list[wire.ProfiledStep]:
+        """The next steps, recorded; fewer where no more were made within `timeout_s`.
+
+        Raises QueueFull while others are recorded, UnsupportedFeature where none can be, WorkerDied.
+        """
+        self._check_alive()
+        return await self._recording.record(num_steps, timeout_s)
+
     @property
     def max_model_len(self) -> int | None:
         """What the worker told when it was ready."""
@@ -219,6 +229,7 @@ class WorkerClient:
             self._on_lost()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
+        self._recording.lose_worker(error)
         for wire_id, entry in list(self._open.items()):
             entry.stream.lose_worker(error)
             self._settle(wire_id, entry, has_served=False)
@@ -264,6 +275,8 @@ class WorkerClient:
                 if not self._ready.done():
                     self._ready.set_exception(self._failure)
                     self._ready.exception()
+            case wire.ProfiledStep() | wire.ProfileEnd():
+                self._recording.take(message)
             case wire.Stats():
                 self._worker_stats, self._last_step = message.values, None
             case _:

@@ -5,7 +5,7 @@
 2. Between steps the inbox is drained; without work the loop sleeps in it, at no cost, as long as the predictor says.
    2a. Shutdown: what is open is aborted, its events are sent, the loop ends with exit code 0.
    2b. Everything else goes to the predictor; its answers go out in order.
-3. With work: one step, its messages out.
+3. With work: one step, its messages out. While steps are recorded, what was recorded too.
 4. Stats go out when the predictor becomes idle, and at most once a second while it is busy.
 What escapes the predictor in 2 or 3 ends the worker: Failed, exit code 1.
 """
@@ -18,8 +18,15 @@ from queue import Empty, SimpleQueue
 from typing import cast
 
 import headway_wire as wire
-from headway.errors import HeadwayError, InternalError, InvalidConfig, InvariantBroken, OutOfMemory
-from headway.predictors.base import Predictor, TimedPredictor
+from headway.errors import (
+    HeadwayError,
+    InternalError,
+    InvalidConfig,
+    InvariantBroken,
+    OutOfMemory,
+    UnsupportedFeature,
+)
+from headway.predictors.base import Predictor, ProfiledPredictor, TimedPredictor
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +106,7 @@ class WorkerLoop:
         self._open = OpenRequests()
         self._last_stats_at = now()
         self._has_news = True
+        self._is_profiling = False
 
     def run(self) -> int:
         """The exit code. Raises nothing."""
@@ -139,12 +147,17 @@ class WorkerLoop:
                 self._handle(predictor, message)
             if predictor.has_work():
                 self._send(predictor.step())
+                if self._is_profiling:
+                    self._send_profile(predictor)
                 if self._now() - self._last_stats_at >= STATS_INTERVAL_S:
                     self._send_stats(predictor)
 
     def _handle(self, predictor: Predictor, message: wire.Down) -> None:
         if isinstance(message, wire.Load | wire.Shutdown):
             raise InvariantBroken("a second Load: a worker loads once")
+        if isinstance(message, wire.Profile):
+            self._profile(predictor, message)
+            return
         self._open.note_down(message)
         self._send(predictor.handle(message))
 
@@ -158,6 +171,27 @@ class WorkerLoop:
         self._has_news = False
         self._last_stats_at = self._now()
         self._send_up(predictor.stats())
+
+    def _profile(self, predictor: Predictor, message: wire.Profile) -> None:
+        if not isinstance(predictor, ProfiledPredictor):
+            error = UnsupportedFeature("steps of this model can not be recorded: it does not run on Headway's engine")
+            self._send_up(wire.ProfileEnd(error=error.to_wire()))
+            return
+        predictor.profile(message.num_steps)
+        if self._is_profiling and not message.num_steps:
+            self._send_up(wire.ProfileEnd())
+        self._is_profiling = message.num_steps > 0
+
+    def _send_profile(self, predictor: Predictor) -> None:
+        """What was recorded; the end of it as soon as that is known, which may be before the next step."""
+        if not isinstance(predictor, ProfiledPredictor):
+            return
+        while steps := predictor.take_profile():
+            for step in steps:
+                self._send_up(step)
+        if steps is None:
+            self._is_profiling = False
+            self._send_up(wire.ProfileEnd())
 
     def _end_open(self, predictor: Predictor) -> None:
         for request_id in self._open.ids():

@@ -126,6 +126,22 @@ void test_types_expand_without_changing_a_value() {
     }
 }
 
+void test_floats_are_held_as_they_are() {
+    for (GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::bf16}) {
+        PackedMatrix matrix(f32_format, 19, 70);
+        const std::vector<uint8_t> rows = random_rows(type, 19, 70, 3);
+        matrix.pack(type, rows.data(), 19, nullptr);
+        std::vector<float> right(70);
+        const std::vector<float> values = dequantised(matrix);
+        for (int32_t row = 0; row < 19; ++row) {
+            read_floats(type, rows.data() + row * row_bytes_of(type, 70), 0, 70, right.data());
+            for (int32_t k = 0; k < 70; ++k) {
+                CHECK(values[row * 70 + k] == right[k], "%s: %g, not %g", ggml_type_name(type), values[row * 70 + k], right[k]);
+            }
+        }
+    }
+}
+
 void test_float16_is_what_the_definition_says() {
     for (uint32_t half = 0; half < 0x10000u; ++half) {
         const int exponent = static_cast<int>(half >> 10 & 31u);
@@ -297,6 +313,11 @@ float stated_sum(const ExecKernels& kernels, const MatrixView& w, const FlatRow&
         }
         return y;
     }
+    if (w.form == Form::f32) {
+        const auto* weights = reinterpret_cast<const float*>(panel);
+        for (int32_t k = 0; k < w.num_groups * 32; ++k) y = accumulate(is_fused, row.wide[k], weights[k * 16 + lane], y);
+        return y;
+    }
     const auto scale_at = [&](int64_t offset, int32_t index) {
         const uint8_t* at = panel + offset;
         return w.wide_scales ? reinterpret_cast<const float*>(at)[index * 16 + lane]
@@ -411,7 +432,8 @@ void check_accuracy(const ExecKernels& kernels, const PackedMatrix& matrix, cons
             double right = 0.0, slack = 0.0;
             for (int32_t k = 0; k < w.num_cols; ++k) {
                 const double a = x[r * w.num_cols + k], b = weights[n * w.num_cols + k];
-                const double step = w.form != Form::bf16         ? 0.5001 * flat.scales[k / 32]
+                const double step = w.form == Form::f32          ? 0.0
+                                    : w.form != Form::bf16    ? 0.5001 * flat.scales[k / 32]
                                     : kernels.multiplies_bf16 ? std::fabs(a) / 256.0
                                                               : 0.0;
                 right += a * b;
@@ -539,6 +561,13 @@ void test_every_type(const ExecKernels& kernels) {
         check_matrix(kernels, type, form_of(type), 80, is_float_type(type) ? 70 : type >= GgmlType::q4_k ? 512 : 96);
     }
     for (const MatrixFormat& format : {int8_format, int4_format}) check_matrix(kernels, GgmlType::f32, format, 21, 70);
+    // Kernels that multiply bfloat16 get no such matrix: their rows are bfloat16.
+    if (!kernels.multiplies_bf16) {
+        for (GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::bf16}) {
+            check_matrix(kernels, type, f32_format, 40, 96);
+            check_matrix(kernels, type, f32_format, 21, 70);
+        }
+    }
     for (GgmlType type : {GgmlType::q4_1, GgmlType::q8_0}) {  // more rows than any kernel takes at once
         const int32_t count = 9 * kernels.row_tile + 1;
         check_values(kernels, random_matrix(type, form_of(type), 85, 64), random_floats(count * 64, 11), count, {});
@@ -553,6 +582,7 @@ void test_every_type(const ExecKernels& kernels) {
 
 void test_products() {
     test_float16_is_what_the_definition_says();
+    test_floats_are_held_as_they_are();
     test_types_expand_without_changing_a_value();
     test_quantising_stays_within_half_a_step();
     test_what_cannot_be_packed_is_refused();

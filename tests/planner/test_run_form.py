@@ -27,6 +27,13 @@ def test_each_file_type_has_the_narrowest_form_that_holds_it(file_type: str, for
     assert file_type in RUNNABLE_TYPES
 
 
+@pytest.mark.parametrize(("file_type", "form"), [("F32", "f32"), ("F16", "f32"), ("BF16", "bf16"), ("Q8_0", "q8")])
+def test_an_encoders_floats_stay_what_they_are(file_type: str, form: str) -> None:
+    chosen = choose_run_form(file_type, None, keeps_floats=True)
+    assert (chosen.form, chosen.is_exact) == (form, True)
+    assert choose_run_form("F32", "int8", keeps_floats=True).form == "q8"
+
+
 @pytest.mark.parametrize("file_type", ["F32", "F16", "BF16"])
 def test_quantization_makes_layers_narrow_and_vocabularies_eight_bits_at_least(file_type: str) -> None:
     assert choose_run_form(file_type, "int8") == RunForm(form="q8", is_exact=False)
@@ -53,6 +60,7 @@ def test_an_unknown_type_or_quantization_is_refused_by_name() -> None:
     [
         # panels of 16 rows; values, then scales, then mins of each
         (RunForm(form="bf16"), (16, 32), 16 * 32 * 2),
+        (RunForm(form="f32"), (17, 33), 2 * 16 * 64 * 4),
         (RunForm(form="bf16"), (17, 33), 2 * 16 * 64 * 2),
         (RunForm(form="q8"), (16, 32), 512 + 64),  # 32 bytes of scales, padded to 64
         (RunForm(form="q8"), (16, 64), 1024 + 64),

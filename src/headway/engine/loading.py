@@ -32,7 +32,7 @@ from headway.engine.load_weights import (
 )
 from headway.engine.sampler import Sampler
 from headway.engine.warm_prefix import pin_warm_prefixes
-from headway.errors import InvalidConfig, InvariantBroken
+from headway.errors import InvalidConfig, InvariantBroken, UnsupportedModel
 from headway.executor.base import Executor, SamplingExecutor, StepArrays
 from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
@@ -64,6 +64,8 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     progress.tell("build")
     checkpoint = open_checkpoint(source)
     program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
+    if program.is_encoder:
+        raise UnsupportedModel(f"{source} is an encoder, which makes no text: take the predictor of encoders")
     weights, unmatched = match_weights(program, checkpoint, config)
     plan, capacity = _plan(program, checkpoint, weights, config)
     store = _make_store(program, plan)

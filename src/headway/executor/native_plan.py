@@ -82,9 +82,9 @@ def compile_plan(
         UnsupportedModel: what the native executor does not run, by name.
         MemoryError: names the bytes needed.
     """
-    for op in program.ops:
-        if isinstance(op, Embed) and op.index == "token_type" and not program.is_encoder:
-            raise refuse(op, " of token types, of a language model,")
+    types = [op for op in program.ops if isinstance(op, Embed) and op.index == "token_type"]
+    if types and not program.is_encoder:
+        raise refuse(types[0], " of token types, of a language model,")
     ops = _fuse(program, loader, fusions)
     has_floats = any(loader.form(name).form == "f32" for name in _all_matrices(ops))
     multiplies_bf16 = _native.step_kernels()[2] and not has_floats

@@ -136,8 +136,6 @@ UNSUPPORTED = [
     ({"architectures": ["NoSuchForCausalLM"]}, r"'NoSuchForCausalLM'; there are LlamaForCausalLM, "),
     ({"architectures": None, "model_type": "nosuch"}, r"'nosuch'; there are llama, mistral, qwen2"),
     ({"auto_map": {"AutoModel": "modeling.Mine"}}, "auto_map"),
-    ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq'"),
-    ({"quantization_config": {"load_in_4bit": True}}, "quantised"),
     ({"hidden_act": "xielu"}, "'xielu'"),
     ({"dtype": "float8_e4m3fn"}, "'float8_e4m3fn'"),
     ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "kinds of layers"),

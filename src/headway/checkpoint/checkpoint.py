@@ -121,6 +121,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     config = Fields.of_json(folder / "config.json")
     shape = huggingface.with_pooling(folder, huggingface.read_shape(config))
     files = _weight_files(folder)
+    huggingface.refuse_quantised_tensors(config, (name for file in files for name in file.tensors))
     weights = MappedWeights(huggingface.folder_views(files, shape))
     text = huggingface_text.read_text(folder, config, shape.vocab_size)
     return Checkpoint(folder, "safetensors", shape, text, weights, *_stamp(file.file for file in files))

@@ -6,5 +6,6 @@ its own, and families.py is the table of them. Code beside the weights is never 
 
 from headway.checkpoint.huggingface.families import HF_ARCHITECTURES, folder_views, read_shape
 from headway.checkpoint.huggingface.pooling import with_pooling
+from headway.checkpoint.huggingface.quantised import refuse_quantised_tensors
 
-__all__ = ["HF_ARCHITECTURES", "folder_views", "read_shape", "with_pooling"]
+__all__ = ["HF_ARCHITECTURES", "folder_views", "read_shape", "refuse_quantised_tensors", "with_pooling"]

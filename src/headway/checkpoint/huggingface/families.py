@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from headway.checkpoint.fields import Fields
 from headway.checkpoint.huggingface import bert, gemma, gpt, llama, olmo, phi
 from headway.checkpoint.huggingface.keys import refuse
+from headway.checkpoint.huggingface.quantised import refuse_quantised
 from headway.checkpoint.huggingface.tensors import TensorNames, views_by_name
 from headway.checkpoint.safetensors import SafetensorsFile
 from headway.checkpoint.shape import ModelShape
@@ -95,12 +96,6 @@ def _family(config: Fields) -> Family:
 def _check_features(config: Fields, family: Family) -> None:
     if config.has("auto_map") and not family.ignores_code:
         refuse(config, "has an auto_map: it asks for Python code of its own, which Headway never runs")
-    if config.has("quantization_config"):
-        method = config.mapping("quantization_config").get("quant_method", "unnamed")
-        refuse(
-            config,
-            f"is quantised by {str(method)[:50]!r}, which is not supported: take the model unquantised, or a GGUF file "
-            "of it",
-        )
+    refuse_quantised(config)
     if config.values.get("is_decoder") is False and config.values.get("is_causal") is False:
         refuse(config, "has bidirectional attention, which is not supported yet")

@@ -48,6 +48,8 @@ void BatchSampler::check(const SampleCall& call) const {
         const int32_t count = call.num_tokens[i];
         require(count >= 0 && count <= max_model_len_,
                 "num_tokens of row " + std::to_string(row) + " is " + std::to_string(count) + range(max_model_len_ + 1));
+        require(count < max_model_len_ || count >= settings_[row].num_prompt_tokens,
+                "the prompt of row " + std::to_string(row) + " is longer than the token matrix");
     }
 }
 

@@ -13,8 +13,9 @@ namespace headway {
 
 void BoundSampler::set_row(int32_t row, double temperature, double top_p, int32_t top_k, float min_p,
                            float presence_penalty, float frequency_penalty, float repetition_penalty, uint64_t seed,
-                           uint64_t choice, Ids bias_ids, std::vector<float> biases, Ids banned_ids, int32_t min_tokens,
-                           int32_t num_prompt_tokens, int32_t num_logprobs) {
+                           uint64_t choice, Ids bias_ids, std::vector<float> biases, Ids allowed_ids,
+                           std::vector<Ids> bad_words, Ids banned_ids, int32_t min_tokens, int32_t num_prompt_tokens,
+                           int32_t num_logprobs, int32_t num_prompt_logprobs) {
     require(bias_ids.size() == biases.size(), "bias_ids and biases differ in length");
     RowSettings settings;
     settings.temperature = temperature;
@@ -28,10 +29,13 @@ void BoundSampler::set_row(int32_t row, double temperature, double top_p, int32_
     settings.choice = choice;
     settings.bias_ids = std::move(bias_ids);
     settings.biases = std::move(biases);
+    settings.allowed_ids = std::move(allowed_ids);
+    settings.bad_words = std::move(bad_words);
     settings.banned_ids = std::move(banned_ids);
     settings.min_tokens = min_tokens;
     settings.num_prompt_tokens = num_prompt_tokens;
     settings.num_logprobs = num_logprobs;
+    settings.num_prompt_logprobs = num_prompt_logprobs;
     batch.set_row(row, std::move(settings));
 }
 
@@ -63,6 +67,7 @@ namespace {
 
 using headway::Array;
 using headway::BoundSampler;
+using headway::Ids;
 
 std::vector<std::string> isa_names() {
     std::vector<std::string> names;
@@ -87,7 +92,8 @@ NB_MODULE(_native, module) {
         .def_prop_ro("threads", [](const BoundSampler& self) { return self.batch.num_threads(); })
         .def("set_row", &BoundSampler::set_row, "row"_a, nb::kw_only(), "temperature"_a, "top_p"_a, "top_k"_a, "min_p"_a,
              "presence_penalty"_a, "frequency_penalty"_a, "repetition_penalty"_a, "seed"_a, "choice"_a, "bias_ids"_a,
-             "biases"_a, "banned_ids"_a, "min_tokens"_a, "num_prompt_tokens"_a, "num_logprobs"_a)
+             "biases"_a, "allowed_ids"_a = Ids(), "bad_words"_a = std::vector<Ids>(), "banned_ids"_a, "min_tokens"_a,
+             "num_prompt_tokens"_a, "num_logprobs"_a, "num_prompt_logprobs"_a = -1)
         .def("sample", &BoundSampler::sample, "logits"_a.noconvert(), "rows"_a.noconvert(), "num_tokens"_a.noconvert(),
              "chosen"_a.noconvert(), "is_finite"_a.noconvert(), "logprobs"_a.noconvert(), "top_ids"_a.noconvert(),
              "top_logprobs"_a.noconvert());

@@ -34,8 +34,8 @@ struct BoundSampler {
 
     void set_row(int32_t row, double temperature, double top_p, int32_t top_k, float min_p, float presence_penalty,
                  float frequency_penalty, float repetition_penalty, uint64_t seed, uint64_t choice, Ids bias_ids,
-                 std::vector<float> biases, Ids banned_ids, int32_t min_tokens, int32_t num_prompt_tokens,
-                 int32_t num_logprobs);
+                 std::vector<float> biases, Ids allowed_ids, std::vector<Ids> bad_words, Ids banned_ids,
+                 int32_t min_tokens, int32_t num_prompt_tokens, int32_t num_logprobs, int32_t num_prompt_logprobs);
     void sample(Array<const float, 2> logits, Array<const int32_t, 1> rows, Array<const int32_t, 1> num_tokens,
                 Array<int32_t, 1> chosen, Array<bool, 1> is_finite, Array<float, 1> logprobs, Array<int32_t, 2> top_ids,
                 Array<float, 2> top_logprobs);

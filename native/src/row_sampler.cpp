@@ -27,7 +27,7 @@ bool has_output_penalties(const RowSettings& settings) {
 
 bool is_modified(const Row& row) {
     const RowSettings& settings = row.settings;
-    return !settings.bias_ids.empty() || settings.repetition_penalty != 1.0f || has_output_penalties(settings) ||
+    return !settings.allowed_ids.empty() || !settings.bad_words.empty() || !settings.bias_ids.empty() || settings.repetition_penalty != 1.0f || has_output_penalties(settings) ||
            has_bans(row);
 }
 
@@ -65,11 +65,37 @@ void apply_penalties(const Row& row, float* x, Scratch& scratch) {
     }
 }
 
-// The row with biases, bans and penalties, in scratch.logits.
+// Whether the output ends with all tokens of the word but its last. One of a single token is bad everywhere.
+bool is_behind(const std::vector<int32_t>& word, const Row& row) {
+    const auto num_before = static_cast<int32_t>(word.size()) - 1;
+    if (num_before > num_output_tokens(row)) return false;
+    return std::equal(word.begin(), word.begin() + num_before, row.token_ids + row.num_tokens - num_before);
+}
+
+void ban_bad_words(const Row& row, float* x) {
+    for (const std::vector<int32_t>& word : row.settings.bad_words) {
+        if (!word.empty() && is_inside(word.back(), row.vocab_size) && is_behind(word, row)) x[word.back()] = -infinity;
+    }
+}
+
+// The row, with -infinity for all tokens that are not allowed.
+void copy_allowed(const Row& row, float* x) {
+    const std::vector<int32_t>& allowed = row.settings.allowed_ids;
+    if (allowed.empty()) {
+        std::copy_n(row.logits, row.vocab_size, x);
+        return;
+    }
+    std::fill_n(x, row.vocab_size, -infinity);
+    for (int32_t id : allowed) {
+        if (is_inside(id, row.vocab_size)) x[id] = row.logits[id];
+    }
+}
+
+// The row with masks, biases, bans and penalties, in scratch.logits.
 const float* modify(const Row& row, Scratch& scratch) {
     const RowSettings& settings = row.settings;
     float* x = scratch.logits.data();
-    std::copy_n(row.logits, row.vocab_size, x);
+    copy_allowed(row, x);
     for (size_t i = 0; i < settings.bias_ids.size(); ++i) {
         const int32_t id = settings.bias_ids[i];
         if (is_inside(id, row.vocab_size)) x[id] = within_range(x[id] + settings.biases[i]);
@@ -79,6 +105,7 @@ const float* modify(const Row& row, Scratch& scratch) {
             if (is_inside(id, row.vocab_size)) x[id] = -infinity;
         }
     }
+    ban_bad_words(row, x);
     apply_penalties(row, x, scratch);
     return x;
 }
@@ -186,12 +213,13 @@ int32_t draw(const RowKernels& kernels, const Row& row, const float* x, float pe
     return draw_from_candidates(settings, found, total, noise, scratch);
 }
 
-float fill_logprobs(const RowKernels& kernels, const Row& row, float peak, int32_t token_id, Scratch& scratch) {
+float fill_logprobs(const RowKernels& kernels, const Row& row, float peak, int32_t token_id, int32_t num_wanted,
+                    Scratch& scratch) {
     const float* x = row.logits;
     const double total = kernels.exponentials(x, row.vocab_size, peak, 1.0f, nullptr, nullptr);
     const double normaliser = static_cast<double>(peak) + std::log(total);
     const auto logprob = [&](int32_t id) { return static_cast<float>(static_cast<double>(x[id]) - normaliser); };
-    const int32_t wanted = std::min(row.settings.num_logprobs, row.num_top);
+    const int32_t wanted = std::min(num_wanted, row.num_top);
     if (wanted > 0) {
         const int32_t found = select_largest(kernels, x, row.vocab_size, wanted, scratch);
         std::sort(scratch.ids.begin(), scratch.ids.begin() + found,
@@ -204,6 +232,17 @@ float fill_logprobs(const RowKernels& kernels, const Row& row, float peak, int32
     return logprob(token_id);
 }
 
+// Whether the next token is the prompt's own, and only its log-probability is asked for.
+bool is_prompt(const Row& row) {
+    return row.settings.num_prompt_logprobs >= 0 && row.num_tokens < row.settings.num_prompt_tokens;
+}
+
+Chosen score_prompt(const RowKernels& kernels, const Row& row, float peak, Scratch& scratch) {
+    const int32_t token_id = row.token_ids[row.num_tokens];
+    if (!is_inside(token_id, row.vocab_size)) return {0, false, std::numeric_limits<float>::quiet_NaN()};
+    return {token_id, true, fill_logprobs(kernels, row, peak, token_id, row.settings.num_prompt_logprobs, scratch)};
+}
+
 }  // namespace
 
 Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch) {
@@ -212,6 +251,7 @@ Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch) {
     const float no_logprob = std::numeric_limits<float>::quiet_NaN();
     const Peak peak = kernels.find_peak(row.logits, row.vocab_size);
     if (peak.index < 0 || !std::isfinite(peak.value)) return {0, false, no_logprob};
+    if (is_prompt(row)) return score_prompt(kernels, row, peak.value, scratch);
     const float* x = row.logits;
     Peak shaped = peak;
     if (is_modified(row)) {
@@ -222,7 +262,7 @@ Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch) {
     const bool is_greedy = row.settings.temperature < min_temperature;
     const int32_t token_id = is_greedy ? shaped.index : draw(kernels, row, x, shaped.value, scratch);
     if (row.settings.num_logprobs < 0) return {token_id, true, no_logprob};
-    return {token_id, true, fill_logprobs(kernels, row, peak.value, token_id, scratch)};
+    return {token_id, true, fill_logprobs(kernels, row, peak.value, token_id, row.settings.num_logprobs, scratch)};
 }
 
 }  // namespace headway

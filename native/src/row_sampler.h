@@ -22,10 +22,13 @@ struct RowSettings {
     uint64_t choice = 0;
     std::vector<int32_t> bias_ids;
     std::vector<float> biases;         // one for each of bias_ids
+    std::vector<int32_t> allowed_ids;  // none: all; else no other token is chosen
+    std::vector<std::vector<int32_t>> bad_words;  // the last token of each is not chosen behind the others of it
     std::vector<int32_t> banned_ids;   // never chosen before min_tokens
     int32_t min_tokens = 0;            // output tokens
     int32_t num_prompt_tokens = 0;
     int32_t num_logprobs = -1;         // -1: none asked for
+    int32_t num_prompt_logprobs = -1;  // of the prompt's own tokens; -1: none asked for
 };
 
 // Below it the temperature is taken as 0, as vLLM does: what is divided by less is all or nothing.
@@ -38,7 +41,7 @@ struct Row {
     int32_t vocab_size;
     const int32_t* token_ids;  // [num_tokens], prompt and output so far
     int32_t num_tokens;
-    int32_t* top_ids;     // [num_top] filled from settings.num_logprobs, the rest -1
+    int32_t* top_ids;     // [num_top] as many as the settings ask for, the rest -1
     float* top_logprobs;  // [num_top], the rest -infinity
     int32_t num_top;
 };
@@ -51,11 +54,14 @@ struct Chosen {
 
 // In order (vLLM's):
 //   1. is the row finite?
-//   2. + logit bias; end tokens before min_tokens to -infinity; repetition, frequency, presence penalty
+//   2. to -infinity: tokens that are not allowed; + logit bias; to -infinity: end tokens before min_tokens, last tokens of
+//      bad words behind an output that ends with their others; repetition, frequency, presence penalty
 //   3. greedy: the largest, the lowest id of equals
 //   4. else / temperature, min_p, top_k, top_p, then the inverse of the distribution function, in ascending order of
 //      ids, at the noise of (seed, choice, output position)
 //   5. log-probabilities: log-softmax of the logits as they came, float32
+// Where prompt log-probabilities are asked for and num_tokens are fewer than the prompt's, nothing is drawn: the prompt's
+// own next token is what was "chosen", 1 and 5 are its.
 Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch);
 
 }  // namespace headway

@@ -237,6 +237,9 @@ RowSettings make_settings(int32_t row) {
     settings.min_tokens = 100;
     settings.num_prompt_tokens = 5;
     settings.num_logprobs = row % 8 - 1;
+    settings.num_prompt_logprobs = row == 46 ? 3 : -1;
+    settings.bad_words = {{}, {7}, {1 << 30}, {2, 9}, {-50, -50, -50, 3}};
+    if (row % 9 == 1) settings.allowed_ids = {1, 2, 3, -4, 1 << 30};
     return settings;
 }
 
@@ -278,6 +281,7 @@ void test_batch() {
         }
     }
     CHECK(all[0].is_finite[3] == 0 && all[0].is_finite[4] == 1, "finite flags");
+    CHECK(all[0].token_ids[1] == matrix[46 * max_len + 1] && all[0].logprobs[1] < 0.0f, "a prompt's own token");
     for (int32_t r = 0; r < num_rows; ++r) {
         const int32_t id = all[0].token_ids[r];
         CHECK(id >= 0 && id < vocab_size && (r == 3 || id != 0), "row %d: token %d", r, id);

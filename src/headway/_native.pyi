@@ -201,12 +201,15 @@ class Sampler:
         choice: int,
         bias_ids: Sequence[int],
         biases: Sequence[float],
+        allowed_ids: Sequence[int] = ...,
+        bad_words: Sequence[Sequence[int]] = ...,
         banned_ids: Sequence[int],
         min_tokens: int,
         num_prompt_tokens: int,
         num_logprobs: int,
+        num_prompt_logprobs: int = -1,
     ) -> None:
-        """How this row's tokens are chosen from now on. num_logprobs is -1 for none. Raises ValueError."""
+        """How this row's tokens are chosen from now on. A number of logprobs is -1 for none. Raises ValueError."""
 
     def sample(
         self,

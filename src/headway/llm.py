@@ -37,22 +37,36 @@ from headway.config import (
     default_cache_dir,
 )
 from headway.core.embedding import EmbeddingOutput, ScoreOutput
-from headway.core.output import CompletionOutput, RequestOutput, TextDelta
-from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
+from headway.core.output import CompletionOutput, PromptOutput, RequestOutput, TextDelta, TokenLogprob
+from headway.core.request import GenerateRequest, Prompt, TextPrompt
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
 from headway.text.tokenizer import Tokenizer
-from headway.worker.assembler import ChoiceAssembler
+from headway.worker.asked import (
+    Asked,
+    ChatForm,
+    Message,
+    PromptLike,
+    as_asked,
+    as_chats,
+    as_prompt,
+    as_prompts,
+    one_each,
+)
+from headway.worker.assembler import ChoiceAssembler, PromptAssembler
 from headway.worker.embed_offline import OfflineEncoder
-from headway.worker.prompt import ModelText, check_generates, check_request, complete_sampling, prepare_prompt
+from headway.worker.prompt import (
+    ModelText,
+    check_generates,
+    check_request,
+    complete_sampling,
+    fit_prompt,
+    prepare_prompt,
+)
 from headway.worker.stream import RequestStream
 
 DEFAULT_MAX_TOKENS = 16
 """Of generate() where max_tokens is None, as vLLM and OpenAI's completions have it; chat() takes the whole context."""
-
-Message = Mapping[str, Any]
-PromptLike = str | Mapping[str, Any] | Sequence[int]
-"""Text, {"prompt": text}, {"prompt_token_ids": [...]}, or token ids."""
 
 
 class Flags(TypedDict, total=False):
@@ -120,15 +134,20 @@ class LLM:
         self,
         prompts: PromptLike | Sequence[PromptLike],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Continues each prompt; answers in the order of the prompts. One SamplingParams for all, or one each.
+
+        `priority` has one number a prompt, lower goes first (scheduling_policy="priority").
 
         Raises InvalidRequest before anything runs if a prompt or a parameter cannot be; an error of the engine in the
         middle is raised too, and nothing of this call runs on.
         """
-        many = _as_prompts(prompts)
+        many = as_prompts(prompts)
         default = self.get_default_sampling_params()
-        return self._run([_as_prompt(prompt) for prompt in many], sampling_params, default, DEFAULT_MAX_TOKENS)
+        asked = as_asked(many, priority)
+        return self._run(asked, sampling_params, default, DEFAULT_MAX_TOKENS)
 
     def chat(
         self,
@@ -137,11 +156,19 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answers one conversation, or each of several, by the model's chat template. Raises as generate()."""
-        chats = _as_chats(messages)
-        prompts = [ChatPrompt(chat, tools=tools, add_generation_prompt=add_generation_prompt) for chat in chats]
-        return self._run(prompts, sampling_params, self.get_default_sampling_params(), None)
+        """Answers one conversation, or each of several, by the model's chat template. Raises as generate().
+
+        Args:
+            continue_final_message: the output goes on with the last message, the assistant's; give
+                add_generation_prompt=False with it.
+            chat_template_kwargs: enable_thinking, and other switches that the template knows.
+        """
+        how = ChatForm(tools, add_generation_prompt, continue_final_message, chat_template_kwargs or {})
+        asked = [Asked(how.make_prompt(chat)) for chat in as_chats(messages)]
+        return self._run(asked, sampling_params, self.get_default_sampling_params(), None)
 
     def embed(
         self,
@@ -159,7 +186,7 @@ class LLM:
 
         Raises InvalidRequest, UnsupportedFeature, ContextLengthExceeded before anything runs.
         """
-        inputs = cast(list[TextPrompt | TokensPrompt], [_as_prompt(prompt) for prompt in _as_prompts(prompts)])
+        inputs = [as_prompt(prompt) for prompt in as_prompts(prompts)]
         with self._open_encoder(truncate_prompt_tokens) as encoder:
             return encoder.embed(inputs, dimensions)
 
@@ -214,13 +241,13 @@ class LLM:
 
     def _run(
         self,
-        prompts: Sequence[Prompt],
+        prompts: "Sequence[Asked]",
         given: SamplingParams | Sequence[SamplingParams] | None,
         default: SamplingParams,
         default_max_tokens: int | None,
     ) -> list[RequestOutput]:
         check_generates(self._text)
-        params = _one_each(given, default, len(prompts))
+        params = one_each(given, default, len(prompts))
         limit = self.info.get("max_model_len")
         runs = []
         for prompt, sampling in zip(prompts, params, strict=True):
@@ -255,6 +282,8 @@ class LLM:
         for message in messages:
             if isinstance(message, wire.Refused):
                 raise from_wire(message.error)
+            if isinstance(message, wire.PromptLogprobs) and message.request_id in runs:
+                runs[message.request_id].push_prompt(message)
             if not isinstance(message, wire.Step):
                 continue
             for event in message.events:
@@ -274,13 +303,22 @@ class LLM:
 class _Run:
     """One request of an LLM while it runs."""
 
-    def __init__(self, request_id: str, prompt: Prompt, sampling: SamplingParams, text: ModelText, limit: Any) -> None:
-        token_ids = prepare_prompt(text, prompt)
-        check_request(text, GenerateRequest(request_id, "", prompt, sampling), token_ids)
-        wire_sampling = complete_sampling(sampling, num_prompt_tokens=len(token_ids), max_model_len=limit)
-        self.submit = wire.Submit(request_id=request_id, prompt_token_ids=token_ids, sampling=wire_sampling)
+    def __init__(self, request_id: str, asked: Asked, sampling: SamplingParams, text: ModelText, limit: Any) -> None:
+        wanted = GenerateRequest(
+            request_id, "", asked.prompt, sampling, priority=asked.priority, cache_salt=asked.cache_salt
+        )
+        request = fit_prompt(check_request(text, wanted, prepare_prompt(text, asked.prompt)), limit)
+        token_ids = list(request.prompt_token_ids)
+        self.submit = wire.Submit(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            sampling=complete_sampling(request.sampling, num_prompt_tokens=len(token_ids), max_model_len=limit),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
         self._choices = [ChoiceAssembler(text.tokenizer, sampling, choice) for choice in range(sampling.n)]
-        self.output = _make_output(request_id, prompt, token_ids, sampling)
+        self._prompt = PromptAssembler(text.tokenizer, sampling, request.prompt_token_ids, request.prompt_text)
+        self.output = _make_output(request_id, asked.prompt, token_ids, sampling)
         self.deadline = math.inf if sampling.timeout_s is None else time.monotonic() + sampling.timeout_s
 
     @property
@@ -293,6 +331,11 @@ class _Run:
             delta = choice.end("abort", stop_reason)
             if delta is not None:
                 add_delta(self.output, delta)
+
+    def push_prompt(self, message: wire.PromptLogprobs) -> None:
+        """Takes log-probabilities of the prompt."""
+        self._prompt.push(message)
+        self.output.prompt_logprobs = _prompt_logprobs(self._prompt.output())
 
     def push(self, event: wire.TokenEvent) -> bool:
         """Takes an event; True if the choice met a stop string that the engine has to be told of."""
@@ -332,10 +375,16 @@ class AsyncLLM:
         await self.aclose()
 
     async def generate(
-        self, prompt: PromptLike, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """Yields the answer each time it has grown, one object that is added to. Closing it early aborts."""
-        async for output in self._stream(_as_prompt(prompt), sampling_params, request_id, DEFAULT_MAX_TOKENS):
+        asked = as_asked([prompt], [priority])[0]
+        async for output in self._stream(asked, sampling_params, request_id, DEFAULT_MAX_TOKENS):
             yield output
 
     async def chat(
@@ -346,10 +395,14 @@ class AsyncLLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """As generate(), for a conversation."""
-        prompt = ChatPrompt(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-        async for output in self._stream(prompt, sampling_params, request_id, None):
+        """As generate(), for a conversation; the rest as LLM.chat()."""
+        how = ChatForm(tools, add_generation_prompt, continue_final_message, chat_template_kwargs or {})
+        asked = Asked(how.make_prompt(messages), priority=priority)
+        async for output in self._stream(asked, sampling_params, request_id, None):
             yield output
 
     async def abort(self, request_id: str) -> None:
@@ -364,19 +417,21 @@ class AsyncLLM:
         await self._service.aclose()
 
     async def _stream(
-        self, prompt: Prompt, sampling: SamplingParams | None, request_id: str | None, default_max_tokens: int | None
+        self, asked: Asked, sampling: SamplingParams | None, request_id: str | None, default_max_tokens: int | None
     ) -> AsyncIterator[RequestOutput]:
         name = request_id if request_id is not None else f"async-{next(self._numbers)}"
         if name in self._open:
             raise InvalidRequest(f"request_id {name!r} is in use: give another one", param="request_id")
-        starting = asyncio.create_task(self._start(name, prompt, sampling, default_max_tokens))
+        starting = asyncio.create_task(self._start(name, asked, sampling, default_max_tokens))
         self._open[name] = starting.cancel
         try:
             stream, sampling = await starting
             self._open[name] = functools.partial(stream.end, "abort")
-            output = _make_output(name, prompt, list(stream.prompt_token_ids), sampling)
+            output = _make_output(name, asked.prompt, list(stream.prompt_token_ids), sampling)
             async with stream:
                 async for delta in stream:
+                    if output.prompt_logprobs is None:
+                        output.prompt_logprobs = _prompt_logprobs(stream.prompt)
                     add_delta(output, delta)
                     output.num_cached_tokens = stream.usage.num_cached_tokens
                     yield output
@@ -391,13 +446,16 @@ class AsyncLLM:
             del self._open[name]
 
     async def _start(
-        self, name: str, prompt: Prompt, sampling: SamplingParams | None, default_max_tokens: int | None
+        self, name: str, asked: Asked, sampling: SamplingParams | None, default_max_tokens: int | None
     ) -> tuple[RequestStream, SamplingParams]:
         if sampling is None:
             sampling = SamplingParams(**sampling_defaults(await self._service.generation_defaults(self._model)))
         if sampling.max_tokens is None and default_max_tokens is not None:
             sampling = msgspec.structs.replace(sampling, max_tokens=max(default_max_tokens, sampling.min_tokens))
-        return await self._service.generate(GenerateRequest(name, self._model, prompt, sampling)), sampling
+        request = GenerateRequest(
+            name, self._model, asked.prompt, sampling, priority=asked.priority, cache_salt=asked.cache_salt
+        )
+        return await self._service.generate(request), sampling
 
 
 def _end_unused(starting: "asyncio.Task[tuple[RequestStream, SamplingParams]]") -> None:
@@ -417,6 +475,11 @@ def add_delta(output: RequestOutput, delta: TextDelta) -> None:
         choice.finish_reason = delta.finish_reason
         choice.stop_reason = delta.stop_reason
         output.finished = all(each.finish_reason is not None for each in output.outputs)
+
+
+def _prompt_logprobs(prompt: PromptOutput) -> list[TokenLogprob | None] | None:
+    """As vLLM has them: None for the first."""
+    return None if prompt.logprobs is None else [None, *prompt.logprobs[1:]]
 
 
 def _make_output(request_id: str, prompt: Prompt, token_ids: list[int], sampling: SamplingParams) -> RequestOutput:
@@ -447,57 +510,6 @@ def _make_configs(model: str, flags: Flags) -> tuple[ModelConfig, CheckpointConf
         text=TextConfig(**text),
     )
     return config, checkpoint
-
-
-def _as_prompts(prompts: PromptLike | Sequence[PromptLike]) -> Sequence[PromptLike]:
-    """One prompt as a list of one; a list of ids is one prompt."""
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise _no_prompt(prompts)
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [cast(PromptLike, prompts)]
-    return cast(Sequence[PromptLike], prompts)
-
-
-def _as_prompt(prompt: PromptLike) -> Prompt:
-    if isinstance(prompt, str):
-        return TextPrompt(prompt)
-    if isinstance(prompt, Mapping) and isinstance(prompt.get("prompt"), str):
-        return TextPrompt(prompt["prompt"])
-    token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
-    if not isinstance(token_ids, Sequence) or not all(isinstance(each, int) for each in token_ids):
-        raise _no_prompt(prompt)
-    return TokensPrompt(list(token_ids))
-
-
-def _no_prompt(prompt: object) -> InvalidRequest:
-    found = f"has {sorted(map(str, prompt))}" if isinstance(prompt, Mapping) else f"is {str(prompt)[:100]}"
-    return InvalidRequest(
-        f'a prompt is text, token ids, {{"prompt": text}} or {{"prompt_token_ids": [...]}}; this {found}',
-        param="prompts",
-    )
-
-
-def _as_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
-    if messages and isinstance(messages[0], Mapping):
-        return [cast(Sequence[Message], messages)]
-    return list(cast(Sequence[Sequence[Message]], messages))
-
-
-def _one_each(
-    given: SamplingParams | Sequence[SamplingParams] | None, default: SamplingParams, num: int
-) -> Sequence[SamplingParams]:
-    if given is None:
-        return [default] * num
-    if isinstance(given, SamplingParams):
-        return [given] * num
-    if len(given) != num:
-        raise InvalidRequest(
-            f"there are {num} prompts and {len(given)} sampling_params: give one for all, or one each",
-            param="sampling_params",
-        )
-    return given
 
 
 __all__ = ["LLM", "AsyncLLM", "Flags", "add_delta"]

@@ -36,6 +36,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repetition_penalty: float = 1.0
     logit_bias: Dict[int, float] = {}
     """Token id to what is added to its logit."""
+    allowed_token_ids: Optional[List[int]] = None
+    """No other token is chosen; None: any may be."""
+    bad_token_ids: List[List[int]] = []
+    """Sequences that do not come up in the output: the last token of each is not chosen behind the others."""
     stop_token_ids: List[int] = []
     """End the choice, beside the model's own end tokens."""
     ignore_eos: bool = False
@@ -43,9 +47,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_tokens: int = 0
     """No end token is chosen before so many output tokens."""
     max_tokens: Optional[int] = None
-    """Output tokens a choice; None: the rest of the context."""
+    """Output tokens a choice; None: the rest of the context. 0: only the prompt is computed."""
     logprobs: Optional[int] = None
     """None: none. k: each sampled token's log-probability and those of the k likeliest tokens."""
+    prompt_logprobs: Optional[int] = None
+    """The same of each token of the prompt but the first: PromptLogprobs, all of them before the first output token."""
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -60,8 +60,8 @@ class FakeExecutor:
         seqs = np.searchsorted(step.query_starts, step.logit_rows, side="right") - 1
         logits = np.zeros((len(step.logit_rows), VOCAB_SIZE), np.float32)
         for index, seq in enumerate(seqs):
-            assert step.logit_rows[index] == step.query_starts[seq + 1] - 1
-            context = self._context(step, int(seq))
+            position = int(step.positions[step.logit_rows[index]])
+            context = self._context(step, int(seq))[: position + 1]
             logits[index, next_token(context)] = 1.0
             if self.is_poisoned(context):
                 logits[index] = np.nan
@@ -91,6 +91,8 @@ class FakeSampler:
     def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
         self.rows: dict[int, dict[str, object]] = {}
+        self.most_rows = 0
+        """In one call."""
 
     def set_row(self, row: int, sampling: wire.Sampling, **others: object) -> None:
         if others["seed"] == 666 and others["choice"] == 1:
@@ -99,6 +101,7 @@ class FakeSampler:
 
     def sample(self, logits: Float32, rows: Int32, num_tokens: Int32) -> FakeSampled:
         assert logits.shape == (len(rows), VOCAB_SIZE)
+        self.most_rows = max(self.most_rows, len(rows))
         for row in rows.tolist():
             if self.rows[row]["seed"] == 666:
                 raise ValueError("a row that can not be sampled")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from headway.core.output import Logprob, TextDelta, TokenLogprob, Usage
+from headway.core.output import Logprob, PromptOutput, TextDelta, TokenLogprob, Usage
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt
 from headway.errors import InvalidRequest, ModelNotFound
 from headway.server.app import make_app
@@ -85,6 +86,22 @@ class FakeStream:
             self._end()
             self._service.aborted.append(self._request.request_id)
             self._service.changed.set()
+
+    @property
+    def prompt(self) -> PromptOutput:
+        """Token i has the log-probability -i, and the likeliest one there is 9."""
+        ids = tuple(self.prompt_token_ids)
+        prompt = self._request.prompt
+        text = prompt.text if isinstance(prompt, TextPrompt) else bytes(each % 256 for each in ids).decode()
+        if self._request.sampling.prompt_logprobs is None:
+            return PromptOutput(text, ids)
+        return PromptOutput(text, ids, tuple(self._scored(place, token) for place, token in enumerate(ids)))
+
+    def _scored(self, place: int, token_id: int) -> TokenLogprob:
+        raw = bytes([token_id]) if token_id < 256 else b""
+        chosen = Logprob(token_id, raw.decode() or "<s>", raw, -float(place) if place else math.nan)
+        likeliest = (Logprob(9, "\t", b"\t", -0.25), chosen)[: self._request.sampling.prompt_logprobs]
+        return TokenLogprob(chosen, likeliest if place else ())
 
     @property
     def usage(self) -> Usage:

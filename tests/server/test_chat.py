@@ -190,6 +190,11 @@ async def test_fields_reach_the_service_and_models_defaults_fill_the_rest(
         "frequency_penalty": -1,
         "logprobs": True,
         "top_logprobs": 4,
+        "prompt_logprobs": 3,
+        "allowed_token_ids": [1, 2],
+        "bad_words": "no",
+        "max_length": 99,
+        "truncate_prompt_tokens": 20,
     }
     await client.post(URL, json=CHAT | given)
     sampling = service.requests[0].sampling
@@ -210,6 +215,12 @@ async def test_fields_reach_the_service_and_models_defaults_fill_the_rest(
         "min_tokens": 1,
         "max_tokens": 8,
         "logprobs": 4,
+        "prompt_logprobs": 3,
+        "allowed_token_ids": [1, 2],
+        "bad_token_ids": [],
+        "bad_words": ("no",),
+        "max_length": 99,
+        "truncate_prompt_tokens": 20,
         "stop": ("END",),
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,

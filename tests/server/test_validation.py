@@ -60,17 +60,24 @@ SAMPLING_CASES: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": []}, "logit_bias"),
     *(({f: v}, f) for f in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output") for v in (1, "true")),
     *(({"timeout_s": v}, "timeout_s") for v in (0, -1, "1", True, 1e9)),
+    *(({"bad_words": v}, "bad_words") for v in (1, [""], ["x"] * 129, ["x" * 257], {})),
+    ({"bad_words": [1]}, "bad_words[0]"),
+    *(({"allowed_token_ids": v}, "allowed_token_ids") for v in ([], "5", 5)),
+    *(({"allowed_token_ids": [v]}, "allowed_token_ids[0]") for v in ("5", True, 1.0)),
+    *(({"max_length": v}, "max_length") for v in (0, 1, -5, True, "9", 9.0)),
+    *(({"truncate_prompt_tokens": v}, "truncate_prompt_tokens") for v in (0, -2, True, "9", 9.0)),
+    *(({"priority": v}, "priority") for v in (True, "1", 1.0, 2**31, -(2**31) - 1)),
+    *(({"cache_salt": v}, "cache_salt") for v in ("", 1, "x" * 257)),
     ({"foo": 1}, "foo"),
     ({"max_token": 1}, "max_token"),
 ]
 REFUSED_EVERYWHERE: list[tuple[dict[str, Any], str]] = [
     ({"best_of": 2}, "best_of"),
     ({"use_beam_search": True}, "use_beam_search"),
-    ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"guided_json": {}}, "guided_json"),
     ({"structured_outputs": {}}, "structured_outputs"),
-    ({"priority": 1}, "priority"),
-    ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+    ({"best_of": 1.0}, "best_of"),
+    ({"truncation_side": "right"}, "truncation_side"),
 ]
 STREAM_CASES: list[tuple[dict[str, Any], str]] = [
     *(({"stream": v}, "stream") for v in ("true", 1)),
@@ -81,7 +88,10 @@ STREAM_CASES: list[tuple[dict[str, Any], str]] = [
     ({"stream": True, "stream_options": True}, "stream_options"),
     ({"stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
     ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
-    ({"echo": True}, "echo"),
+    *(({"echo": v}, "echo") for v in (1, "true")),
+    *(({"prompt_logprobs": v}, "prompt_logprobs") for v in (-1, 21, True, "3", 1.0)),
+    ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+    *(({"user": v}, "user") for v in (1, "x" * 257)),
     ({"model": ""}, "model"),
     ({"model": 1}, "model"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -124,8 +134,15 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"audio": {"voice": "x"}}, "audio"),
     ({"chat_template": "{{ x }}"}, "chat_template"),
-    ({"chat_template_kwargs": {"x": 1}}, "chat_template_kwargs"),
-    ({"continue_final_message": True}, "continue_final_message"),
+    *(({"chat_template_kwargs": v}, "chat_template_kwargs") for v in (1, [], "x")),
+    ({"continue_final_message": 1}, "continue_final_message"),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    ({"echo": True}, "echo"),
+    ({"max_tokens": 0, "prompt_logprobs": 1, "stream": False}, "max_tokens"),
+    *(
+        ({"messages": [{"role": "user", "content": [{"type": kind}]}]}, "messages[0].content[0].type")
+        for kind in ("input_image", "input_audio", "video_url", "file", "refusal", "nonsense")
+    ),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
     ({"prompt": "x"}, "prompt"),
 ]
@@ -135,6 +152,9 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str]] = [
     *(({"logprobs": v}, "logprobs") for v in (True, "3", -1, 21, 1.0)),
     ({"prompt": ["a"] * 33, "n": 128}, "n"),
     ({"suffix": "x"}, "suffix"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"echo": True, "max_tokens": -1}, "max_tokens"),
+    ({"continue_final_message": True}, "continue_final_message"),
     ({"messages": [USER]}, "messages"),
     ({"max_completion_tokens": 3}, "max_completion_tokens"),
 ]
@@ -217,6 +237,9 @@ ACCEPTED_CHAT: list[dict[str, Any]] = [
     {"logit_bias": {}},
     {"echo": False, "best_of": 1, "modalities": ["text"], "response_format": {"type": "text"}, "priority": 0},
     {"max_tokens": 5, "max_completion_tokens": 5},
+    {"continue_final_message": False, "chat_template_kwargs": {"enable_thinking": False}},
+    {"bad_words": "x", "allowed_token_ids": [1], "max_length": 50, "truncate_prompt_tokens": -1},
+    {"priority": -5, "cache_salt": "mine", "user": "u", "prompt_logprobs": 0, "truncation_side": "left"},
     {"n": 128},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
     {

@@ -97,7 +97,8 @@ class KVCache:
     def try_admit(self, sequence: Sequence, num_reserved: int = 0) -> bool:
         """Starts a sequence from what the tree has of its tokens; sets num_computed_tokens (and num_cached_tokens).
 
-        The last token is never taken from the tree: its logits are wanted, so it is always computed.
+        The last token is never taken from the tree: its logits are wanted, so it is always computed. So is a prompt whose
+        log-probabilities are to be told.
 
         Args:
             num_reserved: blocks that are available but promised to others.
@@ -107,7 +108,7 @@ class KVCache:
         """
         if sequence in self._blocks:
             raise InvariantBroken(f"request {sequence.request_id} choice {sequence.choice} is admitted twice")
-        max_blocks = (len(sequence.token_ids) - 1) // self.block_size if self.enable_prefix_caching else 0
+        max_blocks = sequence.num_prefix_tokens // self.block_size if self.enable_prefix_caching else 0
         match = self._tree.match(sequence.token_ids, max_blocks, sequence.cache_salt)
         num_available = self.num_available_blocks - self._tree.num_evictable_of(match) - num_reserved
         if self._num_wanted_blocks(sequence) - match.num_blocks > num_available:

@@ -20,6 +20,7 @@ class Logprob(msgspec.Struct, frozen=True, gc=False):
     bytes: bytes
     """Its raw bytes; empty for a special token that the text leaves out, so that the bytes of all join to the text."""
     logprob: float
+    """NaN for a prompt's first token: nothing is before it."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +40,16 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token's id, the stop string, or why it was aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOutput:
+    """What can be told of a prompt."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One a token, where they were asked for; complete once the first choice has its first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +81,7 @@ class RequestOutput:
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    """One a token, where they were asked for; None for the first."""
     finished: bool = False
     num_cached_tokens: int = 0

@@ -35,6 +35,9 @@ class ChatPrompt:
     tools: Sequence[Mapping[str, Any]] | None = None
     add_generation_prompt: bool = True
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """The template's own switches."""
+    continue_final_message: bool = False
+    """The last message, an assistant's, is not ended: the output goes on with it."""
 
 
 Prompt = TextPrompt | TokensPrompt | ChatPrompt

@@ -20,6 +20,10 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_LENGTH = 256
+FIT = -1
+"""Of truncate_prompt_tokens: what the model takes."""
 
 
 DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -40,6 +44,13 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
     stop: tuple[str, ...] = ()
     """The choice ends before the first of these in its text. A string alone is taken as the one."""
     include_stop_str_in_output: bool = False
+    bad_words: tuple[str, ...] = ()
+    """Texts that do not come up in the output, at its beginning or behind a space; they become bad_token_ids."""
+    max_length: int | None = None
+    """Prompt and output together have at most so many tokens."""
+    truncate_prompt_tokens: int | None = None
+    """A longer prompt is cut to its last so many tokens, a first BOS being kept; -1: to what leaves room for
+    max_tokens. None: a prompt that is too long is refused."""
     skip_special_tokens: bool = True
     """Special tokens are left out of the text."""
     timeout_s: float | None = None
@@ -48,6 +59,8 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             msgspec.structs.force_setattr(self, "stop", (self.stop,))
+        if isinstance(self.bad_words, str):
+            msgspec.structs.force_setattr(self, "bad_words", (self.bad_words,))
         _check_types(self)
         _check_range("n", self.n, 1, MAX_N)
         _check_range("temperature", self.temperature, 0.0, 100.0)
@@ -60,7 +73,8 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
         if self.seed is not None:
             _check_range("seed", self.seed, -(2**63), 2**63 - 1)
         if self.max_tokens is not None:
-            _check_range("max_tokens", self.max_tokens, 1, 2**31 - 1)
+            # Without an output there has to be something to tell of the prompt.
+            _check_range("max_tokens", self.max_tokens, 1 if self.prompt_logprobs is None else 0, 2**31 - 1)
         _check_range("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
@@ -68,15 +82,47 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
             )
         if self.logprobs is not None:
             _check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _check_range("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
+        if self.max_length is not None:
+            _check_range("max_length", self.max_length, 2, 2**31 - 1)
+        if self.truncate_prompt_tokens not in (None, FIT):
+            _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, 2**31 - 1)
         if self.timeout_s is not None:
             _check_range("timeout_s", self.timeout_s, 0.0, 86400.0, low_is_open=True)
         self._check_stop()
+        self._check_masks()
         if len(self.logit_bias) > MAX_LOGIT_BIASES:
             raise InvalidRequest(
                 f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_LOGIT_BIASES}", param="logit_bias"
             )
         for bias in self.logit_bias.values():
             _check_range("logit_bias", bias, -100.0, 100.0)
+
+    def _check_masks(self) -> None:
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise InvalidRequest(
+                f"bad_words has {len(self.bad_words)} texts, at most {MAX_BAD_WORDS}", param="bad_words"
+            )
+        for word in self.bad_words:
+            if not word.strip() or len(word) > MAX_BAD_WORD_LENGTH:
+                raise InvalidRequest(
+                    f"bad_words has a text of {len(word)} characters; 1 to {MAX_BAD_WORD_LENGTH} are allowed, and not "
+                    "space alone",
+                    param="bad_words",
+                )
+        if not all(self.bad_token_ids):
+            raise InvalidRequest("bad_token_ids has an empty list; each needs a token", param="bad_token_ids")
+        if self.allowed_token_ids is None:
+            return
+        if not self.allowed_token_ids:
+            raise InvalidRequest(
+                "allowed_token_ids is empty: name at least one token, or leave it out", param="allowed_token_ids"
+            )
+        if {word[0] for word in self.bad_token_ids if len(word) == 1}.issuperset(self.allowed_token_ids):
+            raise InvalidRequest(
+                "bad_words has every one of allowed_token_ids: no token is left to choose", param="allowed_token_ids"
+            )
 
     def _check_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:

@@ -1,8 +1,8 @@
 """Sequence: one choice of a request while it runs, as plain numbers. A request with n = 2 is two of them.
 
-Who writes what: the engine makes it and appends to `token_ids`; the scheduler owns `status`, `row`, `order`,
-`num_computed_tokens` and `num_served_tokens`; the KV cache owns `num_slots` and what its first match says
-(`num_cached_tokens`).
+Who writes what: the engine makes it, appends to `token_ids` and counts `num_scored_tokens`; the scheduler owns
+`status`, `row`, `order`, `num_computed_tokens` and `num_served_tokens`; the KV cache owns `num_slots` and what its
+first match says (`num_cached_tokens`).
 """
 
 from dataclasses import dataclass, field
@@ -67,6 +67,10 @@ class Sequence:
     """Tokens that its blocks can hold."""
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache held when it first started."""
+    is_scored: bool = True
+    """Nobody asked for log-probabilities of its prompt's tokens, or all of them are told."""
+    num_scored_tokens: int = 1
+    """Prompt tokens, from the first, whose log-probability is told; the first has none. Counts while not is_scored."""
     num_served_tokens: int = 0
     """The most that num_computed_tokens ever was, where its tenant is charged for it."""
     has_started: bool = False
@@ -85,6 +89,11 @@ class Sequence:
     def num_missing_tokens(self) -> int:
         """Tokens to compute before the next one can be sampled."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens whose K and V may be taken from the cache: the logits behind all later ones are wanted."""
+        return (len(self.token_ids) if self.is_scored else self.num_scored_tokens) - 1
 
     def can_start(self) -> bool:
         """Whether it may leave the queue: not held, and not waiting for a sibling to compute their prompt."""

@@ -72,6 +72,15 @@ class StepPlan:
         )
 
 
+class PromptScores(NamedTuple):
+    """Log-probabilities of a run of a sequence's prompt tokens."""
+
+    sequence: Sequence
+    start: int
+    """The first one's position in the prompt."""
+    logprobs: list[wire.TokenLogprobs]
+
+
 @dataclass(slots=True)
 class StepResult:
     """What one executed step gave. The first three lists run in parallel."""
@@ -81,5 +90,7 @@ class StepResult:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[list[wire.TokenLogprobs] | None] = field(default_factory=list)
     """One entry where the sequence asked for log-probabilities, else None."""
+    scores: list[PromptScores] = field(default_factory=list)
+    """Of those that asked for log-probabilities of their prompts."""
     failures: list[tuple[Sequence, HeadwayError]] = field(default_factory=list)
     """Sequences of the plan that failed alone."""

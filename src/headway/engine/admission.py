@@ -29,6 +29,9 @@ def check_submit(submit: wire.Submit, limits: ModelLimits) -> int:
     _check_ids("prompt", submit.prompt_token_ids, limits.vocab_size)
     _check_ids("stop_token_ids", sampling.stop_token_ids, limits.vocab_size)
     _check_ids("logit_bias", sampling.logit_bias, limits.vocab_size)
+    _check_ids("allowed_token_ids", sampling.allowed_token_ids or (), limits.vocab_size)
+    for word in sampling.bad_token_ids:
+        _check_ids("bad_words", word, limits.vocab_size)
     num_prompt = len(submit.prompt_token_ids)
     if num_prompt == 0:
         raise InvalidRequest("the prompt has no tokens; it needs at least 1", param="prompt")

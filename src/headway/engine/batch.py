@@ -18,6 +18,17 @@ Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredRows:
+    """Tokens of a step whose logits tell the log-probability of the prompt token behind each."""
+
+    runs: list[tuple[Sequence, int, int]]
+    """(whose, the position of the first one that is told, how many), end to end in the arrays."""
+    at: Int32  # [num_scored], indexes into the step's tokens
+    rows: Int32  # [num_scored], of the token matrix
+    num_tokens: Int32  # [num_scored], the position of the token that is told
+
+
+@dataclass(frozen=True, slots=True)
 class BatchStep:
     """A step's arrays, and whom its logits belong to."""
 
@@ -29,6 +40,8 @@ class BatchStep:
     behind: list[Sequence] = field(default_factory=list)
     """The others. Their logits only tell whether what they computed may be shared."""
     is_sampled: Bool | None = None  # [num_seqs], whose each row of the logits is; None: all are sampled
+    scored: ScoredRows | None = None
+    """Of prompts whose log-probabilities are wanted; they are no rows of the logits yet."""
 
 
 class Batch:
@@ -118,8 +131,9 @@ class Batch:
             slots=blocks * self._block_size + positions % self._block_size,
             logit_rows=starts[1:] - 1,
         )
+        scored = _find_scored(plan, starts)
         if len(sampled) == num_seqs:
-            return BatchStep(arrays, sequences, rows, lengths)
+            return BatchStep(arrays, sequences, rows, lengths, scored=scored)
         return BatchStep(
             arrays,
             sampled=[sequences[index] for index in sampled],
@@ -127,4 +141,24 @@ class Batch:
             num_tokens=lengths[sampled],
             behind=[sequences[index] for index in (~is_sampled).nonzero()[0]],
             is_sampled=is_sampled,
+            scored=scored,
         )
+
+
+def _find_scored(plan: StepPlan, query_starts: Int32) -> ScoredRows | None:
+    """The log-probability of token i of a prompt is told by the logits of token i - 1."""
+    runs, at, positions = [], [], []
+    for index, (sequence, num_new) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True)):
+        if sequence.is_scored:
+            continue
+        computed = sequence.num_computed_tokens
+        first = max(computed + 1, sequence.num_scored_tokens)
+        end = min(computed + num_new + 1, sequence.num_prompt_tokens)
+        if first < end:
+            runs.append((sequence, first, end - first))
+            positions.append(np.arange(first, end, dtype=np.int32))
+            at.append(positions[-1] + (query_starts[index] - computed - 1))
+    if not runs:
+        return None
+    rows = np.repeat(np.array([sequence.row for sequence, _, _ in runs], np.int32), [count for _, _, count in runs])
+    return ScoredRows(runs, np.concatenate(at), rows, np.concatenate(positions))

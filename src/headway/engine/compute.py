@@ -5,7 +5,7 @@ takes them (LogitsAndSample).
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -48,6 +48,8 @@ class Computed:
     behind_is_finite: Bool  # [num_behind]
     sampled: Sampled | None = None
     """A row for each of BatchStep.sampled; None where there are none, or `alone` has them."""
+    scored: Sampled | None = None
+    """A row for each of BatchStep.scored, if there are any."""
     alone: dict[int, Sampled | Exception] = field(default_factory=dict)
     """Where sampling all at once failed: each of BatchStep.sampled by its index, alone."""
 
@@ -77,19 +79,20 @@ class OneCall:
         """Runs the step and samples."""
         is_sampled, rows = step.is_sampled, step.arrays.logit_rows
         behind = rows[:0] if is_sampled is None else rows[~is_sampled]
-        sampled = self._sampler.make_sampled(step.rows)
+        wanted, matrix_rows, num_tokens = rows if is_sampled is None else rows[is_sampled], step.rows, step.num_tokens
+        if step.scored is not None:
+            wanted = np.concatenate([wanted, step.scored.at])
+            matrix_rows = np.concatenate([matrix_rows, step.scored.rows])
+            num_tokens = np.concatenate([num_tokens, step.scored.num_tokens])
+        made = self._sampler.make_sampled(matrix_rows)
         behind_is_finite = np.empty(len(behind), np.bool_)
         self._executor.execute_and_sample(
-            step.arrays,
-            rows if is_sampled is None else rows[is_sampled],
-            behind,
-            behind_is_finite,
-            self._sampler.native,
-            step.rows,
-            step.num_tokens,
-            sampled,
+            step.arrays, wanted, behind, behind_is_finite, self._sampler.native, matrix_rows, num_tokens, made
         )
-        return Computed(behind_is_finite, sampled)
+        if step.scored is None:
+            return Computed(behind_is_finite, made)
+        num_sampled = len(step.rows)
+        return Computed(behind_is_finite, made.part(slice(num_sampled)), made.part(slice(num_sampled, None)))
 
 
 class LogitsAndSample:
@@ -100,7 +103,15 @@ class LogitsAndSample:
 
     def compute(self, step: BatchStep) -> Computed:
         """Runs the step and samples."""
-        logits = self._executor.execute(step.arrays)
+        if step.scored is None:
+            return self._sample(self._executor.execute(step.arrays), step)
+        num_seqs = len(step.arrays.logit_rows)
+        logit_rows = np.concatenate([step.arrays.logit_rows, step.scored.at])
+        logits = self._executor.execute(replace(step.arrays, logit_rows=logit_rows))
+        scored = self._sampler.sample(logits[num_seqs:], step.scored.rows, step.scored.num_tokens)
+        return replace(self._sample(logits[:num_seqs], step), scored=scored)
+
+    def _sample(self, logits: Float32, step: BatchStep) -> Computed:
         behind_is_finite = np.empty(0, np.bool_)
         if step.is_sampled is not None:
             # One row tells it of the whole run: the last token attends to all of them.

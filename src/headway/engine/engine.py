@@ -6,7 +6,8 @@ The life of a request:
     worth sharing, the first computes it and the others start from the prefix tree.
  3. step() asks the scheduler for a plan: running sequences get their tokens, waiting ones take a row and blocks.
  4. The runner turns the plan into arrays, calls the executor once and samples once.
- 5. The scheduler counts the tokens as computed and shares the blocks that became whole.
+ 5. The scheduler counts the tokens as computed and shares the blocks that became whole. Log-probabilities of prompts
+    leave as they are made, chunk by chunk: see take_prompt_logprobs().
  6. Each sampled token is appended and becomes an event, and the choice ends if it is an end token (stop) or the last
     that fits (length). Go to 3 until it ends.
  7. A preempted sequence waits again in its old place and computes its tokens anew; its reader sees nothing of it.
@@ -28,7 +29,7 @@ from headway.cache.kv_cache import KVCache
 from headway.config import EngineConfig
 from headway.core.output import FinishReason
 from headway.core.sequence import Fork, Sequence, SequenceStatus
-from headway.core.step import StepPlan, StepResult
+from headway.core.step import PromptScores, StepPlan, StepResult
 from headway.engine.admission import ModelLimits, check_submit
 from headway.engine.compute import TokenSampler
 from headway.engine.meter import EngineMeter
@@ -95,6 +96,7 @@ class Engine:
         self._requests: dict[str, list[Sequence]] = {}
         # Made between steps, sent with the next one.
         self._events: list[wire.TokenEvent] = []
+        self._prompt_logprobs: list[wire.PromptLogprobs] = []
         self._num_arrived = 0
         self._counts: Counter[str] = Counter()
         self._meter = EngineMeter(now)
@@ -172,6 +174,11 @@ class Engine:
             num_free_blocks=self._kv_cache.num_free_blocks,
             num_cached_blocks=self._kv_cache.num_cached_blocks,
         )
+
+    def take_prompt_logprobs(self) -> list[wire.PromptLogprobs]:
+        """What steps made of prompts since the last call; to be told before the Step that they came with."""
+        taken, self._prompt_logprobs = self._prompt_logprobs, []
+        return taken
 
     def pin_prefixes(self, prefixes: list[list[int]]) -> int:
         """Computes prefixes and keeps their whole blocks for good; returns how many blocks these are together.
@@ -265,6 +272,7 @@ class Engine:
                 priority=submit.priority,
                 tenant=submit.tenant,
                 cache_salt=submit.cache_salt,
+                is_scored=choice > 0 or sampling.prompt_logprobs is None or len(prompt) < 2,
                 fork=fork,
             )
             for choice in range(sampling.n)
@@ -308,12 +316,17 @@ class Engine:
             self._end(sequence, "error", error=error) for sequence, error in result.failures if _is_open(sequence)
         ]
         self._scheduler.complete(plan)
+        for scores in result.scores:
+            self._tell_scores(scores)
         if self._meter.awaits_tokens:
             self._meter.tokens(result.sequences)
         for sequence, token_id, logprobs in zip(result.sequences, result.token_ids, result.logprobs, strict=True):
             if not _is_open(sequence):
                 continue  # padding
             token_ids = sequence.token_ids
+            if len(token_ids) >= sequence.max_total_tokens:  # only the prompt was wanted
+                events.append(self._end(sequence, "length"))
+                continue
             token_ids.append(token_id)
             if token_id in sequence.end_token_ids or len(token_ids) >= sequence.max_total_tokens:
                 events.append(self._end_with_token(sequence, token_id, logprobs))
@@ -327,6 +340,14 @@ class Engine:
         self._counts["sampled_tokens_total"] += len(result.sequences) - len(plan.padding)
         self._counts["padding_tokens_total"] += len(plan.padding)
         return events
+
+    def _tell_scores(self, scores: PromptScores) -> None:
+        sequence, start, logprobs = scores
+        if _is_open(sequence):
+            told = wire.PromptLogprobs(request_id=sequence.request_id, start=start, logprobs=logprobs)
+            self._prompt_logprobs.append(told)
+            sequence.num_scored_tokens = start + len(logprobs)
+            sequence.is_scored = sequence.num_scored_tokens >= sequence.num_prompt_tokens
 
     def _end_with_token(
         self, sequence: Sequence, token_id: int, logprobs: list[wire.TokenLogprobs] | None

@@ -9,8 +9,8 @@ import logging
 
 import headway_wire as wire
 from headway.core.sequence import Sequence
-from headway.core.step import StepPlan, StepResult
-from headway.engine.batch import Batch, BatchStep
+from headway.core.step import PromptScores, StepPlan, StepResult
+from headway.engine.batch import Batch, BatchStep, ScoredRows
 from headway.engine.compute import Computed, TokenSampler, make_computer
 from headway.errors import HeadwayError, InternalError, NonFiniteLogits
 from headway.executor.base import Executor, Sampled
@@ -38,6 +38,8 @@ class Runner:
         step = self._batch.make_step(plan)
         computed = self._computer.compute(step)
         self._fail_behind(step, computed, result)
+        if step.scored is not None and computed.scored is not None:
+            self._collect_scores(step.scored, computed.scored, result)
         if computed.sampled is not None and step.sampled:
             self._batch.append(step, computed.sampled.token_ids)
             self._collect(step.sampled, computed.sampled, result)
@@ -70,6 +72,22 @@ class Runner:
             for sequence, is_finite in zip(step.behind, computed.behind_is_finite.tolist(), strict=True):
                 if not is_finite:
                     result.failures.append((sequence, _make_non_finite(sequence)))
+
+    def _collect_scores(self, rows: ScoredRows, scored: Sampled, result: StepResult) -> None:
+        """Adds log-probabilities of prompts to the result; who has one that is not finite fails."""
+        begin = 0
+        for sequence, start, count in rows.runs:
+            part, begin = scored.part(slice(begin, begin + count)), begin + count
+            if not bool(part.is_finite.all()):
+                result.failures.append((sequence, _make_non_finite(sequence)))
+                continue
+            num_top = sequence.sampling.prompt_logprobs or 0
+            columns = (
+                part.logprobs.tolist(),
+                part.top_ids[:, :num_top].tolist(),
+                part.top_logprobs[:, :num_top].tolist(),
+            )
+            result.scores.append(PromptScores(sequence, start, list(map(wire.TokenLogprobs, *columns))))
 
     def _collect_alone(self, step: BatchStep, index: int, alone: Sampled | Exception, result: StepResult) -> None:
         part = slice(index, index + 1)
@@ -109,6 +127,12 @@ def to_event_error(error: BaseException, doing: str) -> HeadwayError:
 
 
 def _make_non_finite(sequence: Sequence) -> NonFiniteLogits:
+    sampling = sequence.sampling
+    if sampling.allowed_token_ids is not None or sampling.bad_token_ids:
+        return NonFiniteLogits(
+            f"no token could be chosen behind the first {len(sequence.token_ids)}: allowed_token_ids, bad_words and "
+            "min_tokens together leave none, or the model computed NaN or infinity"
+        )
     return NonFiniteLogits(
         f"the model computed NaN or infinity within the first {len(sequence.token_ids)} tokens of this request; "
         "where it was loaded as float16, try --dtype bfloat16 or float32"

@@ -4,7 +4,8 @@ A row's result depends on that row alone: not on the batch, the threads or the i
 Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) of the output position, under the key
 (seed, choice); so numpy.random.Philox(key=[seed, choice], counter=...) gives the same words.
 
-In order, as vLLM does it: log-probabilities of the raw logits; logit bias, end tokens banned before min_tokens;
+In order, as vLLM does it: log-probabilities of the raw logits; allowed tokens alone; logit bias, end tokens banned
+before min_tokens, last tokens of bad words behind their others in the output;
 repetition penalty over prompt and output, then frequency and presence penalty over the output; temperature 0 (or under
 1e-5) takes the largest, ties by the lower id; else / temperature, min_p, top_k, top_p (the smallest set whose
 probability reaches it, ties by the lower id), then the inverse of the distribution function in ascending order of ids.
@@ -67,7 +68,9 @@ class Sampler:
         Raises InvariantBroken on a row that is not there.
         """
         biases = [(id_, bias) for id_, bias in sampling.logit_bias.items() if 0 <= id_ < self._vocab_size]
-        num_logprobs = _NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs
+        num_logprobs, num_prompt_logprobs = (
+            _NO_LOGPROBS if wanted is None else wanted for wanted in (sampling.logprobs, sampling.prompt_logprobs)
+        )
         try:
             self.native.set_row(
                 row,
@@ -82,14 +85,17 @@ class Sampler:
                 choice=choice,
                 bias_ids=[id_ for id_, _ in biases],
                 biases=[bias for _, bias in biases],
+                allowed_ids=sampling.allowed_token_ids or [],
+                bad_words=sampling.bad_token_ids,
                 banned_ids=[id_ for id_ in end_token_ids if 0 <= id_ < self._vocab_size],
                 min_tokens=sampling.min_tokens,
                 num_prompt_tokens=num_prompt_tokens,
                 num_logprobs=num_logprobs,
+                num_prompt_logprobs=num_prompt_logprobs,
             )
         except ValueError as error:
             raise InvariantBroken(str(error)) from error
-        self._num_logprobs[row] = num_logprobs
+        self._num_logprobs[row] = max(num_logprobs, num_prompt_logprobs)
 
     def make_sampled(self, rows: Int32) -> Sampled:
         """Room for what is sampled of these rows of the token matrix."""
@@ -109,7 +115,9 @@ class Sampler:
         Args:
             logits: [n, vocab_size].
             rows: [n], the row of the token matrix of each.
-            num_tokens: [n], that sequence's tokens so far; the noise's position is this less its prompt's.
+            num_tokens: [n], that sequence's tokens so far; the noise's position is this less its prompt's. Fewer than
+                its prompt's, where prompt log-probabilities were asked for: nothing is drawn, and what is told is of
+                the prompt's own next token.
 
         Blocks, without the GIL. Raises InvariantBroken when shapes, rows or counts are impossible.
         """

@@ -25,7 +25,7 @@ class StepArrays:
     context_lens: Int32  # [num_seqs], tokens in the cache once this step is done
     block_tables: Int32  # [num_seqs, max_blocks], those from ceil(context_len / block_size) on are not read
     slots: Int64  # [num_tokens], where each token's K and V go
-    logit_rows: Int32  # [num_logit_rows], ascending indexes into the tokens: whose logits are wanted
+    logit_rows: Int32  # [num_logit_rows], indexes into the tokens: whose logits are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,16 @@ class Sampled:
     logprobs: Float32  # [n], of token_ids, log-softmax of the raw logits; NaN where none was asked for
     top_ids: Int32  # [n, k], likeliest first, ties by the lower id; -1 after what the row asked for
     top_logprobs: Float32  # [n, k], -infinity after what the row asked for
+
+    def part(self, rows: slice) -> "Sampled":
+        """Some of the rows, as views."""
+        return Sampled(
+            self.token_ids[rows],
+            self.is_finite[rows],
+            self.logprobs[rows],
+            self.top_ids[rows],
+            self.top_logprobs[rows],
+        )
 
 
 class Weights(Protocol):
@@ -117,7 +127,7 @@ class SamplingExecutor(Executor, Protocol):
 
         Args:
             step: its logit_rows are not read.
-            sampled_rows: [n], ascending indexes into the tokens.
+            sampled_rows: [n], indexes into the tokens.
             behind_rows: [m], tokens of which only is asked whether their last hidden state is finite.
             behind_is_finite: [m], written.
             sampler: a _native.Sampler.

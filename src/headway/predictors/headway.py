@@ -54,8 +54,9 @@ class HeadwayPredictor:
         self._loaded.close_queue()
 
     def step(self) -> Iterable[wire.Up]:
-        """One step of the engine."""
-        return [self._loaded.step()]
+        """One step of the engine; what it tells of prompts comes before the tokens behind them."""
+        step = self._loaded.step()
+        return [*self._loaded.take_prompt_logprobs(), step]
 
     def profile(self, num_steps: int) -> None:
         """See predictors.base.ProfiledPredictor."""

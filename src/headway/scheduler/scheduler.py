@@ -55,21 +55,29 @@ class SchedulerLimits:
 
 @dataclass(slots=True)
 class _Budget:
-    """Tokens left in a step for those that catch up."""
+    """Tokens left in a step for those that catch up, and rows of logits: one a sequence, or one a token of a prompt
+    whose log-probabilities are to be told. Such a prompt is always computed in chunks, and leaves rows to others."""
 
     num_left: int
+    num_rows_left: int
     is_chunked: bool
     is_untouched: bool = True
 
-    def grant(self, num_missing: int) -> int:
+    def grant(self, sequence: Sequence) -> int:
         """How many of its missing tokens a sequence may compute now."""
+        num_missing = sequence.num_missing_tokens
+        if self.num_rows_left < 1:
+            return 0
+        if not sequence.is_scored:
+            return min(num_missing, self.num_left, -(-self.num_rows_left // 2))
         if self.is_chunked:
             return min(num_missing, self.num_left)
         return num_missing if num_missing <= self.num_left or self.is_untouched else 0
 
-    def spend(self, num_tokens: int) -> None:
+    def spend(self, sequence: Sequence, num_tokens: int) -> None:
         """Takes what was granted."""
         self.num_left = max(0, self.num_left - num_tokens)
+        self.num_rows_left -= 1 if sequence.is_scored else num_tokens
         self.is_untouched = False
 
 
@@ -187,9 +195,10 @@ class Scheduler:
 
     def _make_budget(self, num_streams: int) -> _Budget:
         num_left = self.limits.max_num_batched_tokens - num_streams
+        num_rows = self.limits.max_num_seqs - num_streams
         if not self.limits.enable_chunked_prefill:
-            return _Budget(num_left, is_chunked=False)
-        return _Budget(self._pace.max_tokens(num_streams, num_left), is_chunked=True)
+            return _Budget(num_left, num_rows, is_chunked=False)
+        return _Budget(self._pace.max_tokens(num_streams, num_left), num_rows, is_chunked=True)
 
     def _plan_streams(self, plan: StepPlan) -> tuple[list[Sequence], bool]:
         """Case 1. Returns the running sequences that are further behind, and whether each stream found its block."""
@@ -213,12 +222,12 @@ class Scheduler:
         for sequence in behind:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
-            num_tokens = budget.grant(sequence.num_missing_tokens)
+            num_tokens = budget.grant(sequence)
             if num_tokens == 0:
                 break
             if self._make_room(sequence, sequence.num_computed_tokens + num_tokens, plan):
                 plan.add(sequence, num_tokens)
-                budget.spend(num_tokens)
+                budget.spend(sequence, num_tokens)
             else:
                 has_blocks = False
         return has_blocks
@@ -237,12 +246,12 @@ class Scheduler:
                 continue
             if not self._try_start(sequence, num_reserved, plan):
                 break
-            num_tokens = budget.grant(sequence.num_missing_tokens)
+            num_tokens = budget.grant(sequence)
             if num_tokens == 0:
                 self._kv_cache.free(sequence)
                 break
             self._start(sequence, num_tokens, plan)
-            budget.spend(num_tokens)
+            budget.spend(sequence, num_tokens)
             num_reserved += self._num_promised_blocks(sequence)
 
     def _num_promised_blocks(self, sequence: Sequence) -> int:

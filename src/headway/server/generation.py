@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol
 
-from headway.core.output import TextDelta, TokenLogprob, Usage
+from headway.core.output import PromptOutput, TextDelta, TokenLogprob, Usage
 from headway.core.request import GenerateRequest
 from headway.observe.logs import get_logger
 from headway.observe.metrics import RequestMeter
@@ -78,6 +78,10 @@ class Generation:
     def prompt_token_ids(self) -> list[list[int]]:
         """Of each prompt."""
         return [list(stream.prompt_token_ids) for stream in self._streams]
+
+    def prompt(self, index: int) -> PromptOutput:
+        """What choice `index` goes on from; its log-probabilities are whole once the choice has begun."""
+        return self._streams[index // self._n].prompt
 
     @property
     def num_choices(self) -> int:

@@ -24,8 +24,6 @@ StringOrList = Annotated[
 _NO_BEAMS = "Headway samples; it has no beam search: ask for n choices instead"
 
 SAMPLING_REFUSED: Mapping[str, Refusal] = {
-    "allowed_token_ids": Refusal("use logit_bias"),
-    "bad_words": Refusal("use logit_bias", ([],)),
     "best_of": Refusal("ask for n choices and choose yourself", (1,)),
     "early_stopping": Refusal(_NO_BEAMS, (False,)),
     "guided_choice": Refusal("structured output is not there yet"),
@@ -33,11 +31,9 @@ SAMPLING_REFUSED: Mapping[str, Refusal] = {
     "guided_json": Refusal("structured output is not there yet"),
     "guided_regex": Refusal("structured output is not there yet"),
     "length_penalty": Refusal(_NO_BEAMS, (1.0, 1)),
-    "priority": Refusal("requests are served in the order of their arrival", (0,)),
-    "prompt_logprobs": Refusal("ask for the logprobs of the output alone"),
     "spaces_between_special_tokens": Refusal("texts are decoded as the model's tokenizer does", (True,)),
     "structured_outputs": Refusal("structured output is not there yet"),
-    "truncate_prompt_tokens": Refusal("count with /tokenize and cut the prompt yourself"),
+    "truncation_side": Refusal("the last tokens of a prompt are kept", ("left",)),
     "use_beam_search": Refusal(_NO_BEAMS, (False,)),
 }
 """Fields of other servers' text routes that Headway refuses by name."""
@@ -60,12 +56,24 @@ class SamplingBody(Body):
     logit_bias: dict[str, float] | None = Field(None, description="Token ids, written as text, to -100..100.")
     stop: StringOrList | None = None
     stop_token_ids: list[int] | None = None
+    bad_words: StringOrList | None = Field(None, description="Texts that do not come up in the output.")
+    allowed_token_ids: list[int] | None = Field(None, description="No other token is chosen.")
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
+    max_length: int | None = Field(None, description="Tokens of prompt and output together.")
+    truncate_prompt_tokens: int | None = Field(
+        None, description="A longer prompt is cut to its last so many tokens; -1: to what leaves room for max_tokens."
+    )
     skip_special_tokens: bool | None = None
     timeout_s: float | None = Field(None, description="End with what there is after so many seconds.")
+    priority: int | None = Field(
+        None, description="Lower goes first, with --scheduling-policy priority.", ge=-(2**31), lt=2**31
+    )
+    cache_salt: str | None = Field(
+        None, description="Prefixes are shared only with requests of the same salt.", min_length=1, max_length=256
+    )
 
 
 def to_sampling(
@@ -74,13 +82,14 @@ def to_sampling(
     *,
     max_tokens: int | None,
     logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """Valid SamplingParams: the request's value, else the model's, else the API's.
 
     Args:
         defaults: of the model, from its generation_config.
         max_tokens: what the route says once its own names and default are resolved; None: the rest of the context.
-        logprobs: likewise.
+        logprobs, prompt_logprobs: likewise.
 
     Raises InvalidRequest.
     """
@@ -91,12 +100,17 @@ def to_sampling(
             fields[name] = value
     if body.logit_bias is not None:
         fields["logit_bias"] = {_token_id(key): bias for key, bias in body.logit_bias.items()}
-    if body.stop is not None:
-        fields["stop"] = tuple(body.stop)
-    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **fields)
+    for name in ("stop", "bad_words"):
+        if getattr(body, name) is not None:
+            fields[name] = tuple(getattr(body, name))
+    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **fields)
 
 
-_PLAIN = tuple(name for name in SamplingBody.model_fields if name not in ("logit_bias", "stop", "max_tokens"))
+_PLAIN = tuple(
+    name
+    for name in SamplingBody.model_fields
+    if name not in ("logit_bias", "stop", "bad_words", "max_tokens", "priority", "cache_salt")
+)
 
 
 def _token_id(key: str) -> int:

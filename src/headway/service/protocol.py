@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
-from headway.core.output import TextDelta, Usage
+from headway.core.output import PromptOutput, TextDelta, Usage
 from headway.core.request import GenerateRequest, Prompt
 from headway.errors import HeadwayError
 
@@ -41,6 +41,11 @@ class GenerateStream(Protocol):
 
     @property
     def prompt_token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def prompt(self) -> PromptOutput:
+        """Its log-probabilities, where they were asked for, are whole once the first delta is there."""
+        ...
 
     @property
     def model(self) -> str: ...

@@ -3,8 +3,9 @@
 Everything around it is real: it runs in worker/loop, in a thread or in a child process
 (predictor="headway.testing.scripted_engine:ScriptedPredictor", the script in Load.options).
 
-It follows Submit's sampling where that is exact: n, max_tokens, min_tokens, ignore_eos, stop_token_ids, logprobs. The
-log-probability of a token that it says is LOGPROB; the i-th likeliest other one has LOGPROB - i and the id i above.
+It follows Submit's sampling where that is exact: n, max_tokens, min_tokens, ignore_eos, stop_token_ids, logprobs,
+prompt_logprobs. The log-probability of a token that it says, or is told, is LOGPROB; the i-th likeliest other one has
+LOGPROB - i and the id i above.
 """
 
 import os
@@ -59,6 +60,7 @@ class ScriptedPredictor:
         """Output tokens made."""
         self._sequences: list[_Sequence] = []
         self._pending: list[wire.TokenEvent] = []
+        self._pending_prompts: list[wire.PromptLogprobs] = []
         self._open_gates: set[str] = set()
         self._closed = threading.Event()
 
@@ -107,10 +109,12 @@ class ScriptedPredictor:
             if event.finish_reason is not None:
                 self._sequences.remove(sequence)
         num_tokens = sum(len(event.token_ids) for event in events)
+        prompts, self._pending_prompts = self._pending_prompts, []
         return [
+            *prompts,
             wire.Step(
                 events=events, num_running=len(self._running()), num_waiting=self._num_waiting(), num_tokens=num_tokens
-            )
+            ),
         ]
 
     def stats(self) -> wire.Stats:
@@ -135,6 +139,10 @@ class ScriptedPredictor:
         for choice in range(message.sampling.n):
             script_ids = token_ids(self.script, reply.by_choice.get(choice, reply.tokens))
             self._sequences.append(_Sequence(message.request_id, choice, reply, script_ids, message.sampling))
+        num_top, behind = message.sampling.prompt_logprobs, message.prompt_token_ids[1:]
+        if num_top is not None and behind:
+            logprobs = [_logprobs(token_id, num_top) for token_id in behind]
+            self._pending_prompts.append(wire.PromptLogprobs(request_id=message.request_id, start=1, logprobs=logprobs))
         return wire.Accepted(request_id=message.request_id)
 
     def _abort(self, message: wire.Abort) -> None:
@@ -173,7 +181,7 @@ class ScriptedPredictor:
     def _play(self, sequence: _Sequence) -> wire.TokenEvent:
         """The sequence's next tokens, up to its end, its next gate or its next mishap."""
         reply, said = sequence.reply, list[int]()
-        finish_reason: str | None = None
+        finish_reason: str | None = "length" if sequence.sampling.max_tokens == 0 else None
         stop_reason: int | None = None
         while len(said) < reply.tokens_per_step and finish_reason is None:
             if said and not self._is_runnable(sequence):

@@ -36,6 +36,9 @@ _GENERATION_TAG = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 _NEEDLE = "zqneedlezq"
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
+_FUNCTIONS = {"dict", "lipsum", "namespace", "range", "raise_exception", "strftime_now"}
+COMMON_SWITCHES = frozenset({"enable_thinking"})
+"""Of chat_template_kwargs: what callers send whatever the model."""
 
 
 class ChatTemplate:
@@ -126,6 +129,12 @@ class ChatTemplate:
                 param="messages",
             )
         return text
+
+    @cached_property
+    def switches(self) -> frozenset[str]:
+        """Names of values that a caller may give: those that the template asks for and nobody else gives."""
+        asked = _environment(self.source, _BASE_FUEL).undeclared_variables_in_template("chat")
+        return COMMON_SWITCHES | (asked - _RESERVED - self._constants.keys() - _FUNCTIONS)
 
     @cached_property
     def _content_forms(self) -> tuple[bool, bool]:

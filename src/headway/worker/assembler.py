@@ -1,14 +1,16 @@
-"""One choice's way from tokens to text: detokenise, look for stop strings, name the tokens of logprobs.
+"""One choice's way from tokens to text: detokenise, look for stop strings, name the tokens of logprobs. And a prompt's.
 
 No asyncio: the worker client and the offline LLM both push token events in and take TextDeltas out. What counts as
 output ends with the token that completed the stop; tokens after it are overshoot.
 """
 
+import math
 from collections.abc import Sequence
 
 import headway_wire as wire
-from headway.core.output import FinishReason, Logprob, TextDelta, TokenLogprob
+from headway.core.output import FinishReason, Logprob, PromptOutput, TextDelta, TokenLogprob
 from headway.core.sampling import SamplingParams
+from headway.errors import InternalError
 from headway.text.detokenizer import Detokenizer
 from headway.text.stop import StopMatcher
 from headway.text.tokenizer import Tokenizer
@@ -136,6 +138,49 @@ class ChoiceAssembler:
         has_bytes = is_shown and token_id not in self._hidden_ids
         raw = self._tokenizer.token_bytes(token_id) if has_bytes else b""
         return Logprob(token_id, self._tokenizer.token_text(token_id), raw, logprob)
+
+
+class PromptAssembler:
+    """A prompt's text, and its log-probabilities as they come.
+
+    Args:
+        text: as the caller gave it; None: it is made of the ids.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, sampling: SamplingParams, token_ids: tuple[int, ...], text: str | None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._token_ids = token_ids
+        self._text = text
+        self._skips_special = sampling.skip_special_tokens
+        self._logprobs: list[TokenLogprob] | None = None
+        if sampling.prompt_logprobs is not None:
+            self._logprobs = [TokenLogprob(self._logprob(token_ids[0], math.nan, is_first=True))]
+
+    def push(self, message: wire.PromptLogprobs) -> None:
+        """Takes the next ones. Raises InternalError where they are not those."""
+        logprobs, start = self._logprobs, message.start
+        if logprobs is None or start != len(logprobs) or start + len(message.logprobs) > len(self._token_ids):
+            raise InternalError(f"the worker told log-probabilities of prompt token {start}, which was not its turn")
+        for token_id, entry in zip(self._token_ids[start:], message.logprobs, strict=False):
+            top = map(self._logprob, entry.top_ids, entry.top_logprobs)
+            logprobs.append(TokenLogprob(self._logprob(token_id, entry.logprob), tuple(top)))
+
+    def output(self) -> PromptOutput:
+        """As far as it is."""
+        text = self._text
+        if text is None:
+            text = self._tokenizer.decode(self._token_ids, skip_special_tokens=self._skips_special)
+        return PromptOutput(text, self._token_ids, None if self._logprobs is None else tuple(self._logprobs))
+
+    def _logprob(self, token_id: int, logprob: float, *, is_first: bool = False) -> Logprob:
+        text = self._tokenizer.token_text(token_id)
+        is_hidden = token_id in self._tokenizer.special_token_ids and self._skips_special
+        if self._text is not None:
+            # Control tokens of the caller's own text are in it; what the tokenizer put before it is not.
+            is_hidden = is_first and (token_id,) == self._tokenizer.prefix[:1] and not self._text.startswith(text)
+        return Logprob(token_id, text, b"" if is_hidden else self._tokenizer.token_bytes(token_id), logprob)
 
 
 def _finish_reason(word: str) -> FinishReason:

@@ -25,7 +25,7 @@ from headway.observe.clock import Clock, Timer
 from headway.worker.channel import Channel, WorkerEnd
 from headway.worker.embed import EmbedBatch, EmbedStream
 from headway.worker.embed_prompt import PreparedText
-from headway.worker.prompt import PreparedRequest, complete_sampling
+from headway.worker.prompt import PreparedRequest, complete_sampling, fit_prompt
 from headway.worker.recording import Recording
 from headway.worker.room import Room
 from headway.worker.stream import RequestStream, StreamLimits
@@ -114,6 +114,7 @@ class WorkerClient:
         try:
             self._check_alive()
             self.check_room(request.sampling.n)
+            request = fit_prompt(request, self._max_model_len)
             sampling = complete_sampling(
                 request.sampling,
                 num_prompt_tokens=len(request.prompt_token_ids),
@@ -265,6 +266,8 @@ class WorkerClient:
                 self._take_refusal(message)
             case wire.Embedding():
                 self._take_embedding(message)
+            case wire.PromptLogprobs():
+                self._take_prompt_logprobs(message)
             case wire.Loading():
                 if self._on_loading is not None:
                     self._on_loading(message)
@@ -297,6 +300,15 @@ class WorkerClient:
             return
         entry.stream.lose_worker(from_wire(message.error))
         self._settle(message.request_id, entry, has_served=True)
+
+    def _take_prompt_logprobs(self, message: wire.PromptLogprobs) -> None:
+        entry = self._open.get(message.request_id)
+        if entry is not None and isinstance(entry.stream, RequestStream):
+            try:
+                entry.stream.apply_prompt(message)
+            except InternalError as error:
+                self._num_internal_errors += 1
+                entry.stream.fail(error)
 
     def _take_embedding(self, message: wire.Embedding) -> None:
         entry = self._open.get(message.request_id)

@@ -5,20 +5,25 @@ Called by service/local and by the offline LLM. Pure but for the thread that lon
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 import headway_wire as wire
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
-from headway.core.sampling import SamplingParams
+from headway.core.sampling import FIT, SamplingParams
 from headway.errors import ContextLengthExceeded, InvalidRequest, UnsupportedFeature
 from headway.text.chat_template import ChatTemplate
+from headway.text.rendered import RenderedPrompt
 from headway.text.tokenizer import Tokenizer
 from headway.worker.encoder_text import EncoderText
 
 LONG_TEXT_CHARACTERS = 16 * 1024
 """A longer prompt is tokenised in a thread, so that the event loop goes on."""
 
+_CONTINUES_HERE = "zqcontinuesherezq"
+"""Written behind a message that is to be continued; the template's text from here on is left out."""
 _RENDER_ARGUMENTS = frozenset({"messages", "tools", "add_generation_prompt"})
 _WIRE_FIELDS = tuple(name for name in wire.Sampling.__struct_fields__ if name != "max_tokens")
 
@@ -46,6 +51,8 @@ class PreparedRequest:
     priority: int = 0
     tenant: str = ""
     cache_salt: str = ""
+    prompt_text: str | None = None
+    """As the caller gave it, where that is what the ids say."""
 
 
 def prepare_prompt(text: ModelText, prompt: Prompt) -> list[int]:
@@ -60,20 +67,59 @@ def prepare_prompt(text: ModelText, prompt: Prompt) -> list[int]:
                 "this model has no chat template: give one with --chat-template, or send a plain prompt",
                 param="messages",
             )
-        reserved = sorted(prompt.template_kwargs.keys() & _RENDER_ARGUMENTS)
-        if reserved:
-            raise InvalidRequest(
-                f"the chat template can not be given {reserved[0]!r}: it has a field of its own", param=reserved[0]
-            )
-        rendered = text.chat_template.render(
-            prompt.messages,
-            tools=prompt.tools,
-            add_generation_prompt=prompt.add_generation_prompt,
-            **prompt.template_kwargs,
-        )
-        return text.tokenizer.encode_rendered(rendered)
+        return text.tokenizer.encode_rendered(_render_chat(text.chat_template, prompt))
     text.tokenizer.check_ids(prompt.token_ids, "prompt")
     return list(prompt.token_ids)
+
+
+def _render_chat(template: ChatTemplate, prompt: ChatPrompt) -> RenderedPrompt:
+    _check_switches(template, prompt.template_kwargs)
+    continues = prompt.continue_final_message
+    rendered = template.render(
+        _with_mark(prompt.messages) if continues else prompt.messages,
+        tools=prompt.tools,
+        add_generation_prompt=prompt.add_generation_prompt and not continues,
+        **prompt.template_kwargs,
+    )
+    return _up_to_mark(rendered) if continues else rendered
+
+
+def _check_switches(template: ChatTemplate, given: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for what has a field of its own, and for what the template does not ask for."""
+    reserved = sorted(given.keys() & _RENDER_ARGUMENTS)
+    if reserved:
+        raise InvalidRequest(
+            f"the chat template can not be given {reserved[0]!r}: it has a field of its own", param=reserved[0]
+        )
+    unknown = sorted(given.keys() - template.switches)
+    if unknown:
+        raise InvalidRequest(
+            f"chat_template_kwargs has {unknown[0][:64]!r}, which this model's template does not take; it takes "
+            f"{', '.join(sorted(template.switches))}",
+            param="chat_template_kwargs",
+        )
+
+
+def _with_mark(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    last = messages[-1] if messages else {}
+    content = last.get("content")
+    if last.get("role") != "assistant" or not isinstance(content, str):
+        raise InvalidRequest(
+            "continue_final_message needs a last message of the assistant with a text to go on from",
+            param="continue_final_message",
+        )
+    return [*messages[:-1], {**last, "content": content + _CONTINUES_HERE}]
+
+
+def _up_to_mark(rendered: RenderedPrompt) -> RenderedPrompt:
+    end = rendered.text.rfind(_CONTINUES_HERE)
+    if end < 0:
+        raise InvalidRequest(
+            "continue_final_message: the model's chat template leaves the last message out or changes it",
+            param="continue_final_message",
+        )
+    protected = tuple((start, min(stop, end)) for start, stop in rendered.protected if start < end)
+    return RenderedPrompt(rendered.text[:end], protected)
 
 
 async def tokenize_prompt(text: ModelText, prompt: Prompt) -> list[int]:
@@ -103,6 +149,11 @@ def check_request(text: ModelText, request: GenerateRequest, token_ids: Sequence
     sampling = request.sampling
     text.tokenizer.check_ids(sorted(sampling.logit_bias), "logit_bias")
     text.tokenizer.check_ids(sampling.stop_token_ids, "stop_token_ids")
+    text.tokenizer.check_ids(sampling.allowed_token_ids or (), "allowed_token_ids")
+    if sampling.bad_words:
+        bad = [*sampling.bad_token_ids, *_bad_token_ids(text.tokenizer, sampling.bad_words)]
+        sampling = msgspec.structs.replace(sampling, bad_token_ids=bad)
+    prompt = request.prompt
     return PreparedRequest(
         request.request_id,
         request.model,
@@ -112,7 +163,32 @@ def check_request(text: ModelText, request: GenerateRequest, token_ids: Sequence
         request.priority,
         request.tenant,
         request.cache_salt,
+        prompt.text if isinstance(prompt, TextPrompt) else None,
     )
+
+
+def _bad_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
+    """Each text as it is spelled at the beginning of a text and behind a space, as vLLM has it."""
+    spelled = {
+        tuple(tokenizer.encode(before + word.lstrip(" "), add_special_tokens=False)): None
+        for word in words
+        for before in ("", " ")
+    }
+    return [list(ids) for ids in spelled if ids]
+
+
+def fit_prompt(request: PreparedRequest, max_model_len: int | None) -> PreparedRequest:
+    """The request with its prompt cut as truncate_prompt_tokens says: the last tokens stay, and a BOS before them."""
+    sampling, ids = request.sampling, request.prompt_token_ids
+    limit = sampling.truncate_prompt_tokens
+    if limit == FIT:
+        limits = [most for most in (max_model_len, sampling.max_length) if most is not None]
+        limit = min(limits) - (1 if sampling.max_tokens is None else sampling.max_tokens) if limits else None
+    if limit is None or not 1 <= limit < len(ids):
+        return request
+    keeps_first = limit > 1 and ids[0] == request.tokenizer.bos_token_id
+    kept = (ids[0], *ids[len(ids) - limit + 1 :]) if keeps_first else ids[len(ids) - limit :]
+    return replace(request, prompt_token_ids=kept, prompt_text=None)
 
 
 def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_model_len: int | None) -> wire.Sampling:
@@ -120,7 +196,7 @@ def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_m
 
     Raises ContextLengthExceeded with both numbers. `max_model_len` None: the model has no such limit.
     """
-    max_tokens = sampling.max_tokens
+    max_tokens = _room_in_length(sampling, num_prompt_tokens)
     if max_model_len is not None:
         rest = max_model_len - num_prompt_tokens
         if rest < 1:
@@ -131,6 +207,8 @@ def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_m
             )
         if max_tokens is None:
             max_tokens = rest
+        elif sampling.max_tokens is None:
+            max_tokens = min(max_tokens, rest)
         elif max_tokens > rest:
             raise ContextLengthExceeded(
                 f"the prompt's {num_prompt_tokens} tokens and max_tokens {max_tokens} are"
@@ -138,8 +216,28 @@ def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_m
                 f" lower max_tokens to {rest} or shorten the prompt",
                 param="max_tokens",
             )
+    if sampling.max_length is not None and max_tokens is not None and sampling.min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {sampling.min_tokens}, and max_length {sampling.max_length} and the context leave "
+            f"{max_tokens} behind the prompt's {num_prompt_tokens}: lower min_tokens or raise max_length",
+            param="min_tokens",
+        )
     fields = {name: getattr(sampling, name) for name in _WIRE_FIELDS}
     return wire.Sampling(max_tokens=max_tokens, **fields)
+
+
+def _room_in_length(sampling: SamplingParams, num_prompt_tokens: int) -> int | None:
+    """The smaller of max_tokens and what max_length leaves for them; None: neither was given."""
+    if sampling.max_length is None:
+        return sampling.max_tokens
+    room = sampling.max_length - num_prompt_tokens
+    if room < 1:
+        raise InvalidRequest(
+            f"the prompt has {num_prompt_tokens} tokens and max_length is {sampling.max_length} for prompt and output "
+            "together: raise it or shorten the prompt",
+            param="max_length",
+        )
+    return room if sampling.max_tokens is None else min(room, sampling.max_tokens)
 
 
 def num_characters(value: Prompt | Mapping[str, Any] | Iterable[Any] | Any) -> int:
@@ -164,6 +262,7 @@ __all__ = [
     "ModelText",
     "PreparedRequest",
     "complete_sampling",
+    "fit_prompt",
     "num_characters",
     "prepare_prompt",
     "prepare_request",

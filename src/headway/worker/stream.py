@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import headway_wire as wire
-from headway.core.output import TextDelta, Usage
+from headway.core.output import PromptOutput, TextDelta, Usage
 from headway.errors import CallerError, HeadwayError, InternalError, from_wire
 from headway.observe.clock import Clock, Timer
-from headway.worker.assembler import ChoiceAssembler
+from headway.worker.assembler import ChoiceAssembler, PromptAssembler
 from headway.worker.prompt import PreparedRequest
 
 _TOKEN_BYTES = 8
@@ -64,6 +64,9 @@ class RequestStream:
         self._limits = limits
         self._clock = clock
         self._choices = [ChoiceAssembler(request.tokenizer, request.sampling, i) for i in range(request.sampling.n)]
+        self._prompt = PromptAssembler(
+            request.tokenizer, request.sampling, request.prompt_token_ids, request.prompt_text
+        )
         self._num_cached_tokens: int | None = None
         self._num_live = len(self._choices)
         self._fresh: list[TextDelta] = []
@@ -157,6 +160,16 @@ class RequestStream:
         """The worker has it."""
         if not self.accepted.done():
             self.accepted.set_result(None)
+
+    @property
+    def prompt(self) -> PromptOutput:
+        """What there is of the prompt."""
+        return self._prompt.output()
+
+    def apply_prompt(self, message: wire.PromptLogprobs) -> None:
+        """Takes log-probabilities of the prompt; they come before the first token."""
+        if not self.is_ended:
+            self._prompt.push(message)
 
     def apply(self, event: wire.TokenEvent) -> None:
         """Takes an event of the worker. wake() must follow, once for all events of a message."""

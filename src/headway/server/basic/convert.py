@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt
+from headway.core.request import GenerateRequest, Prompt, TextPrompt
 from headway.errors import InvalidRequest
 from headway.server.basic.schema import PlainBody, TokenizeBody
-from headway.server.openai.convert import MAX_PROMPTS, chat_messages, check_num_choices, to_prompts
+from headway.server.openai.convert import MAX_PROMPTS, chat_prompt, check_num_choices, to_prompts
 from headway.server.sampling import to_sampling
 
 PLAIN_MAX_TOKENS = 20
@@ -20,13 +20,22 @@ def plain_requests(
     """One request a prompt, in order. Raises InvalidRequest."""
     if not 1 <= len(prompts) <= MAX_PROMPTS:
         raise InvalidRequest(f"prompts has {len(prompts)} texts; 1 to {MAX_PROMPTS} are allowed", param="prompts")
-    max_tokens = PLAIN_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    max_tokens = body.max_tokens
+    if max_tokens is None and body.max_length is None:
+        max_tokens = max(PLAIN_MAX_TOKENS, body.min_tokens or 0)
     sampling = to_sampling(body, defaults, max_tokens=max_tokens)
     check_num_choices(len(prompts), sampling.n)
     base = f"gen-{uuid4().hex}"
     with_special = body.add_special_tokens is not False
     return [
-        GenerateRequest(f"{base}-{i}", model, TextPrompt(text, with_special), sampling)
+        GenerateRequest(
+            f"{base}-{i}",
+            model,
+            TextPrompt(text, with_special),
+            sampling,
+            priority=body.priority or 0,
+            cache_salt=body.cache_salt or "",
+        )
         for i, text in enumerate(prompts)
     ]
 
@@ -40,8 +49,7 @@ def tokenize_prompt(body: TokenizeBody) -> Prompt:
             raise InvalidRequest(
                 "add_special_tokens is not for messages: the template writes them", param="add_special_tokens"
             )
-        with_prompt = body.add_generation_prompt is not False
-        return ChatPrompt(chat_messages(body.messages), add_generation_prompt=with_prompt)
+        return chat_prompt(body)
     if not isinstance(body.prompt, str):
         raise InvalidRequest("prompt must be a string", param="prompt")
     return to_prompts(body.prompt, add_special_tokens=body.add_special_tokens is not False)[0]

@@ -1,16 +1,25 @@
 """Bodies and answers of the plain routes. The model may be left out: then it is the first one that is served."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import msgspec
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 
-from headway.server.body import Body, ModelName
+from headway.server.body import Body, ModelName, Refusal
 from headway.server.openai.schema import ChatMessage, Prompts
-from headway.server.sampling import SamplingBody
+from headway.server.sampling import SAMPLING_REFUSED, SamplingBody
 
 
 class PlainBody(SamplingBody):
     """What the three generating routes share."""
+
+    refused: ClassVar[Mapping[str, Refusal]] = {
+        **SAMPLING_REFUSED,
+        "echo": Refusal("ask for return_full_text", (False,)),
+        "prompt_logprobs": Refusal("POST /v1/completions tells them"),
+    }
 
     model: ModelName | None = None
     return_full_text: bool | None = Field(None, description="Each text begins with its prompt.")
@@ -37,6 +46,8 @@ class TokenizeBody(Body):
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 

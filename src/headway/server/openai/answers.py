@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from headway.core.output import TextDelta, Usage
 from headway.server.generation import Choice, Generation
-from headway.server.openai.logprobs import chat_logprobs, completion_logprobs
+from headway.server.openai.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
 from headway.server.openai.schema import (
     Answer,
     CachedTokens,
@@ -17,6 +18,7 @@ from headway.server.openai.schema import (
     ChatChunkChoice,
     CompletionChoice,
     MessageOut,
+    PromptLogprobsOut,
     UsageOut,
 )
 
@@ -27,7 +29,14 @@ class Options:
 
     id: str
     has_logprobs: bool
-    has_top_logprobs: bool = True
+    num_top_logprobs: int = 0
+    """Of completions: alternatives a token."""
+    num_prompt_logprobs: int | None = None
+    """None: the prompt's are not told."""
+    has_echo: bool = False
+    """Of completions: the text begins with the prompt."""
+    continued: str = ""
+    """Of chat: what the message begins with."""
     include_usage: bool = False
     """Of a stream; a whole answer always has it."""
     return_token_ids: bool = False
@@ -55,12 +64,13 @@ class ChatAnswers:
             [self._choice(index, choice) for index, choice in enumerate(choices)],
             usage=usage_out(generation.usage),
             has_prompt=True,
+            prompt_logprobs=told_prompt_logprobs(self._options, generation, 0),
         )
 
     def _choice(self, index: int, choice: Choice) -> ChatChoice:
         return ChatChoice(
             index,
-            MessageOut(choice.text),
+            MessageOut(self._options.continued + choice.text),
             chat_logprobs(choice.logprobs) if self._options.has_logprobs else None,
             choice.finish_reason,
             choice.stop_reason,
@@ -76,13 +86,19 @@ class CompletionAnswers:
 
     def whole(self, generation: Generation, choices: Sequence[Choice]) -> Answer:
         """The answer of a request that is not streamed; choices are sorted by index."""
-        parts = [
-            completion_part(self._options, index, TextDelta(index, c.text, tuple(c.token_ids), tuple(c.logprobs)), c)[0]
-            for index, c in enumerate(choices)
-        ]
+        parts = [self._choice(generation, index, choice) for index, choice in enumerate(choices)]
         return make_answer(
             self._options, "text_completion", generation, parts, usage=usage_out(generation.usage), has_prompt=True
         )
+
+    def _choice(self, generation: Generation, index: int, choice: Choice) -> CompletionChoice:
+        text, logprobs = choice.text, tuple(choice.logprobs)
+        if self._options.has_echo:
+            prompt = generation.prompt(index)
+            text, logprobs = prompt.text + text, (*(prompt.logprobs or ()), *logprobs)
+        delta = TextDelta(index, text, tuple(choice.token_ids), logprobs)
+        part, _ = completion_part(self._options, index, delta, choice)
+        return msgspec.structs.replace(part, prompt_logprobs=told_prompt_logprobs(self._options, generation, index))
 
 
 def completion_part(
@@ -91,9 +107,7 @@ def completion_part(
     """One choice, and the characters of its text up to the end of this part."""
     logprobs = None
     if options.has_logprobs:
-        logprobs, num_characters = completion_logprobs(
-            delta.logprobs, num_characters, with_top=options.has_top_logprobs
-        )
+        logprobs, num_characters = completion_logprobs(delta.logprobs, num_characters, num_top=options.num_top_logprobs)
     part = CompletionChoice(
         index,
         delta.text,
@@ -116,13 +130,24 @@ def make_answer(
     *,
     usage: UsageOut | UnsetType | None,
     has_prompt: bool,
+    prompt_logprobs: PromptLogprobsOut | UnsetType = UNSET,
 ) -> Answer:
     """One answer or chunk. The prompt's ids are told once, of a request with one prompt that asked for ids."""
     prompt_ids: list[int] | UnsetType = UNSET
     if has_prompt and options.return_token_ids:
         all_prompts = generation.prompt_token_ids
         prompt_ids = all_prompts[0] if len(all_prompts) == 1 else UNSET
-    return Answer(options.id, object_name, options.created, generation.model, choices, usage, prompt_ids)
+    return Answer(
+        options.id, object_name, options.created, generation.model, choices, usage, prompt_ids, prompt_logprobs
+    )
+
+
+def told_prompt_logprobs(options: Options, generation: Generation, index: int) -> PromptLogprobsOut | UnsetType:
+    """Of the prompt of one choice, where they were asked for."""
+    logprobs = generation.prompt(index).logprobs if options.num_prompt_logprobs is not None else None
+    if logprobs is None or options.num_prompt_logprobs is None:
+        return UNSET
+    return prompt_logprobs(logprobs, options.num_prompt_logprobs)
 
 
 def told_token_ids(options: Options, token_ids: Sequence[int]) -> list[int] | UnsetType:

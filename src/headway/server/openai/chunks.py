@@ -1,8 +1,9 @@
 """Generations to OpenAI's streamed answers, for chat and for completions (server/events.Chunks).
 
-A stream of one choice: a chunk with the role (chat only), chunks with content (finish_reason null), one chunk with an
-empty delta and the finish_reason; then, if asked for, one with choices [] and the usage. id, created and model are the
-same in all chunks, so most are written by putting a string into a template.
+A stream of one choice: a chunk with the role (chat only), one with what it goes on from if that was asked for, chunks
+with content (finish_reason null), one chunk with an empty delta and the finish_reason; then, if asked for, one with
+choices [] and the usage. id, created and model are the same in all chunks, so most are written by putting a string into
+a template.
 """
 
 from functools import partial
@@ -42,7 +43,7 @@ class ChatChunks:
         template = self._templates.get(index)
         if template is not None and delta.finish_reason is None:
             return template.fill(delta.text) if delta.text else b""
-        parts = [] if index in self._started else [ChatChunkChoice(index, Delta("assistant", ""))]
+        parts = [] if index in self._started else self._begin(index)
         is_first = not self._started
         self._started.add(index)
         if not (self._options.has_logprobs or self._options.return_token_ids):
@@ -53,6 +54,11 @@ class ChatChunks:
     def end(self) -> bytes:
         """The usage, if it was asked for."""
         return self._encode([], usage=usage_out(self._generation.usage)) if self._options.include_usage else b""
+
+    def _begin(self, index: int) -> list[ChatChunkChoice]:
+        continued = self._options.continued
+        first = ChatChunkChoice(index, Delta("assistant", ""))
+        return [first, ChatChunkChoice(index, Delta(content=continued))] if continued else [first]
 
     def _content(self, index: int, text: str) -> bytes:
         return self._encode([ChatChunkChoice(index, Delta(content=text))])
@@ -99,6 +105,8 @@ class CompletionChunks:
         if not (options.has_logprobs or options.return_token_ids):
             self._templates[index] = EventTemplate(partial(self._text, index))
         parts = []
+        if options.has_echo and index not in self._num_characters:
+            parts.append(self._echo(index))
         if _has_content(options, delta):
             part, num_characters = completion_part(options, index, delta, None, self._num_characters.get(index, 0))
             self._num_characters[index] = num_characters
@@ -112,6 +120,12 @@ class CompletionChunks:
     def end(self) -> bytes:
         """The usage, if it was asked for."""
         return self._encode([], usage=usage_out(self._generation.usage)) if self._options.include_usage else b""
+
+    def _echo(self, index: int) -> CompletionChoice:
+        prompt = self._generation.prompt(index)
+        delta = TextDelta(index, prompt.text, (), prompt.logprobs or ())
+        part, self._num_characters[index] = completion_part(self._options, index, delta, None)
+        return part
 
     def _text(self, index: int, text: str) -> bytes:
         return self._encode([CompletionChoice(index, text)])

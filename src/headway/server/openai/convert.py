@@ -1,7 +1,7 @@
 """OpenAI's bodies to GenerateRequests, valid by construction. The only file that knows both."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
@@ -26,24 +26,86 @@ def chat_request(body: ChatBody, defaults: Mapping[str, Any]) -> GenerateRequest
     _check_common(body)
     max_tokens, name = _chat_max_tokens(body)
     sampling = _with_name(
-        lambda: to_sampling(body, defaults, max_tokens=max_tokens, logprobs=_chat_logprobs(body)), name
+        lambda: to_sampling(
+            body,
+            defaults,
+            max_tokens=max_tokens,
+            logprobs=_chat_logprobs(body),
+            prompt_logprobs=body.prompt_logprobs,
+        ),
+        name,
     )
-    prompt = ChatPrompt(
-        chat_messages(body.messages),
-        add_generation_prompt=True if body.add_generation_prompt is None else body.add_generation_prompt,
+    prompt = chat_prompt(body)
+    if body.echo and not prompt.continue_final_message:
+        raise InvalidRequest("echo in a chat needs continue_final_message: true", param="echo")
+    return _request(body, f"chatcmpl-{uuid4().hex}", prompt, sampling)
+
+
+class TemplateBody(Protocol):
+    """What a body says of how its messages are rendered."""
+
+    @property
+    def messages(self) -> list[ChatMessage] | None: ...
+
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+
+    @property
+    def continue_final_message(self) -> bool | None: ...
+
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any] | None: ...
+
+
+def chat_prompt(body: TemplateBody) -> ChatPrompt:
+    """The messages and how to render them. Raises InvalidRequest."""
+    continues = bool(body.continue_final_message)
+    if continues and body.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt exclude each other: set one of them",
+            param="continue_final_message",
+        )
+    return ChatPrompt(
+        chat_messages(body.messages or []),
+        add_generation_prompt=not continues and body.add_generation_prompt is not False,
+        template_kwargs=body.chat_template_kwargs or {},
+        continue_final_message=continues,
     )
-    return GenerateRequest(f"chatcmpl-{uuid4().hex}", body.model, prompt, sampling)
+
+
+def _request(body: GenerateBody, request_id: str, prompt: Prompt, sampling: SamplingParams) -> GenerateRequest:
+    return GenerateRequest(
+        request_id,
+        body.model,
+        prompt,
+        sampling,
+        priority=body.priority or 0,
+        tenant=body.user or "",
+        cache_salt=body.cache_salt or "",
+    )
 
 
 def completion_requests(body: CompletionBody, defaults: Mapping[str, Any]) -> list[GenerateRequest]:
     """One request a prompt, in order; their ids share what is before the last dash. Raises InvalidRequest."""
     _check_common(body)
-    max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    sampling = to_sampling(body, defaults, max_tokens=max_tokens, logprobs=body.logprobs)
+    max_tokens = body.max_tokens
+    if max_tokens is None and body.max_length is None:
+        max_tokens = max(COMPLETION_MAX_TOKENS, body.min_tokens or 0)
+    sampling = to_sampling(
+        body, defaults, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=_prompt_logprobs(body)
+    )
     prompts = to_prompts(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     check_num_choices(len(prompts), sampling.n)
     base = f"cmpl-{uuid4().hex}"
-    return [GenerateRequest(f"{base}-{i}", body.model, prompt, sampling) for i, prompt in enumerate(prompts)]
+    return [_request(body, f"{base}-{i}", prompt, sampling) for i, prompt in enumerate(prompts)]
+
+
+def _prompt_logprobs(body: CompletionBody) -> int | None:
+    """What is asked for by name, or by the echo of a prompt with logprobs, or of a prompt alone."""
+    wanted = [body.prompt_logprobs]
+    if body.echo:
+        wanted += [body.logprobs, 0 if body.max_tokens == 0 else None]
+    return max((each for each in wanted if each is not None), default=None)
 
 
 def to_prompts(value: object, *, add_special_tokens: bool = True, param: str = "prompt") -> list[Prompt]:
@@ -120,12 +182,25 @@ def _content(content: object, path: str, *, may_be_none: bool) -> str:
     return "\n".join(_text_part(part, f"{path}[{i}]") for i, part in enumerate(content))
 
 
+_OTHER_PARTS = frozenset(
+    (
+        "audio_url", "file", "image", "image_embeds", "image_url", "input_audio", "input_file", "input_image",
+        "refusal", "thinking", "video_url",
+    )
+)  # fmt: skip
+"""Of OpenAI's and vLLM's messages: no text."""
+
+
 def _text_part(part: object, path: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or not isinstance(kind, str):
         raise InvalidRequest(f"{path} is {describe(part)}; it must be an object with a type", param=path)
     if kind not in ("text", "input_text"):
-        raise UnsupportedFeature(f"{path}.type must be text: the served models read nothing else", param=f"{path}.type")
+        named = f"is {kind}" if kind in _OTHER_PARTS else "is no type of this API"
+        raise UnsupportedFeature(
+            f"{path}.type {named}: the served models read text alone, as {{type: text, text: ...}}",
+            param=f"{path}.type",
+        )
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidRequest(f"{path}.text is {describe(text)}; it must be a string", param=f"{path}.text")
@@ -133,6 +208,8 @@ def _text_part(part: object, path: str) -> str:
 
 
 def _check_common(body: GenerateBody) -> None:
+    if body.stream and body.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs are not told in a stream: leave stream out", param="prompt_logprobs")
     options = body.stream_options
     if options is None:
         return
@@ -149,7 +226,10 @@ MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 
 
 def _chat_max_tokens(body: ChatBody) -> tuple[int | None, MaxTokensName]:
-    """Both names mean the same; both at once must say the same."""
+    """Both names mean the same; both at once must say the same. A chat has an output of a token at least."""
+    for name in ("max_tokens", "max_completion_tokens"):
+        if getattr(body, name) == 0:
+            raise InvalidRequest(f"{name} is 0; it must be at least 1", param=name)
     if body.max_completion_tokens is None:
         return body.max_tokens, "max_tokens"
     if body.max_tokens is not None and body.max_tokens != body.max_completion_tokens:

@@ -4,6 +4,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from headway.core.request import ChatPrompt, GenerateRequest
 from headway.errors import ModelNotFound
 from headway.server.answer import Shapes, answer
 from headway.server.body import read_body
@@ -40,7 +41,8 @@ async def chat_completions(request: Request) -> Response:
     body = await read_body(request, ChatBody)
     defaults = await state_of(request).service.generation_defaults(body.model) if body.model else {}
     generate = chat_request(body, defaults)
-    options = _options(body, generate.request_id, has_logprobs=bool(body.logprobs))
+    continued = _continued(body, generate)
+    options = _options(body, generate.request_id, has_logprobs=bool(body.logprobs), continued=continued)
     shapes = Shapes(ChatAnswers(options).whole, partial(ChatChunks, options))
     return await answer(request, [generate], shapes, is_stream=bool(body.stream))
 
@@ -52,17 +54,41 @@ async def completions(request: Request) -> Response:
     defaults = await state_of(request).service.generation_defaults(body.model) if body.model else {}
     requests = completion_requests(body, defaults)
     answer_id = requests[0].request_id.rpartition("-")[0]
-    options = _options(body, answer_id, has_logprobs=body.logprobs is not None, has_top_logprobs=bool(body.logprobs))
+    options = _options(
+        body,
+        answer_id,
+        has_logprobs=body.logprobs is not None,
+        num_top_logprobs=body.logprobs or 0,
+        has_echo=bool(body.echo),
+    )
     shapes = Shapes(CompletionAnswers(options).whole, partial(CompletionChunks, options))
     return await answer(request, requests, shapes, is_stream=bool(body.stream))
 
 
-def _options(body: GenerateBody, answer_id: str, *, has_logprobs: bool, has_top_logprobs: bool = True) -> Options:
+def _continued(body: ChatBody, generate: GenerateRequest) -> str:
+    """The text of the last message, if the answer begins with it."""
+    if not body.echo or not isinstance(generate.prompt, ChatPrompt):
+        return ""
+    return str(generate.prompt.messages[-1]["content"])
+
+
+def _options(
+    body: GenerateBody,
+    answer_id: str,
+    *,
+    has_logprobs: bool,
+    num_top_logprobs: int = 0,
+    has_echo: bool = False,
+    continued: str = "",
+) -> Options:
     stream_options = body.stream_options
     return Options(
         id=answer_id,
         has_logprobs=has_logprobs,
-        has_top_logprobs=has_top_logprobs,
+        num_top_logprobs=num_top_logprobs,
+        num_prompt_logprobs=body.prompt_logprobs,
+        has_echo=has_echo,
+        continued=continued,
         include_usage=stream_options is not None and bool(stream_options.include_usage),
         return_token_ids=bool(body.return_token_ids),
     )

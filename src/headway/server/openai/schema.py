@@ -30,8 +30,6 @@ _NO_TOOLS = "tool calls are not there yet: leave it out"
 
 _REFUSED: Mapping[str, Refusal] = {
     **SAMPLING_REFUSED,
-    "cache_salt": Refusal("prefixes are shared between all callers of a server"),
-    "echo": Refusal("prepend the prompt yourself", (False,)),
     "request_id": Refusal("send the header X-Request-Id"),
     "return_tokens_as_token_ids": Refusal("ask for return_token_ids", (False,)),
     "logits_processors": Refusal("code is not taken from requests", ([],)),
@@ -41,8 +39,6 @@ CHAT_REFUSED: Mapping[str, Refusal] = {
     **_REFUSED,
     "audio": Refusal("answers are text"),
     "chat_template": Refusal("the server chooses the template (--chat-template)"),
-    "chat_template_kwargs": Refusal("the template gets the messages alone", ({},)),
-    "continue_final_message": Refusal("end with a user message", (False,)),
     "documents": Refusal("write them into a message", ([],)),
     "function_call": Refusal(_NO_TOOLS),
     "functions": Refusal(_NO_TOOLS),
@@ -95,12 +91,17 @@ class ChatMessage(Body):
 class GenerateBody(SamplingBody):
     """What chat and completions share."""
 
-    ignored: ClassVar[frozenset[str]] = OPENAI_IGNORED
+    ignored: ClassVar[frozenset[str]] = OPENAI_IGNORED - {"user"}
 
     model: ModelName
+    user: str | None = Field(None, description="Who shares with others, with --scheduling-policy fair.", max_length=256)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = Field(None, description="Each choice also has its token_ids (as vLLM).")
+    prompt_logprobs: int | None = Field(
+        None, description="Log-probabilities of the prompt's tokens, with the k likeliest (as vLLM); no stream."
+    )
+    echo: bool | None = Field(None, description="The text begins with the prompt, in chat with the message continued.")
 
 
 class ChatBody(GenerateBody):
@@ -113,6 +114,12 @@ class ChatBody(GenerateBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = Field(
+        None, description="The output goes on with the last message, which is the assistant's."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="enable_thinking, and other switches that the model's chat template knows."
+    )
 
 
 Prompts = Annotated[
@@ -183,13 +190,26 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Completions' shape of logprobs: one entry a token in each list."""
+    """Completions' shape of logprobs: one entry a token in each list; null for a prompt's first token."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
     """Characters of the choice's text before the token."""
+
+
+class PromptLogprobOut(msgspec.Struct, frozen=True):
+    """vLLM's shape: one candidate at one position of a prompt."""
+
+    logprob: float
+    rank: int | None
+    """1: the likeliest; null where it is behind those that were asked for."""
+    decoded_token: str
+
+
+PromptLogprobsOut = list[dict[str, PromptLogprobOut] | None]
+"""By token id, one a token; null for the first."""
 
 
 class MessageOut(msgspec.Struct, frozen=True):
@@ -238,6 +258,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobsOut | UnsetType = UNSET
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -250,6 +271,8 @@ class Answer(msgspec.Struct, frozen=True):
     choices: list[ChatChoice] | list[ChatChunkChoice] | list[CompletionChoice]
     usage: UsageOut | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobsOut | UnsetType = UNSET
+    """Of a chat; completions have them in each choice."""
 
 
 class ModelOut(msgspec.Struct, frozen=True):

@@ -140,7 +140,6 @@ class NativeExecutor:
         except ValueError as error:
             raise InvariantBroken(str(error)) from error
 
-
     def time_ops(self, is_on: bool) -> None:
         """Whether steps note when each stage begins: see TimedExecutor."""
         self._plan.time_stages(is_on)

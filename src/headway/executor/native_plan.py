@@ -46,7 +46,7 @@ from headway.executor.native_row_ops import (
 )
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import NativeFusion, PlanLimits, PlanWriter, Stage, refuse
-from headway.executor.op_times import Label, label
+from headway.executor.op_times import Label, label, part_of
 from headway.model.ops import (
     Activation,
     Attention,
@@ -110,10 +110,22 @@ def _labels(ops: Sequence[NativeOp], stages: Sequence[Stage]) -> list[Label]:
     """Of the native plan's stages: an attention is two, its parts and the joining of them."""
     labels: list[Label] = []
     for stage in stages:
-        labels.append(label([ops[at] for at in dict.fromkeys(stage.ops)]))
+        parts = [ops[at] for at in dict.fromkeys(stage.ops)]
+        labels.append(label(_row_part(op) if stage.is_rows else part_of(op) for op in parts))
         if not stage.is_rows and isinstance(ops[stage.ops[0]], Attention):
             labels.append(("Attention (join)", labels[-1][1]))
     return [*labels, ("Check", ""), ("Sample", "")]
+
+
+def _row_part(op: NativeOp) -> tuple[str, Sequence[str]]:
+    """What is done of an op row by row: a product's input is made ready, an attention's K and V go into the cache."""
+    match op:
+        case Linear() | AddLinear() | JoinedLinear() | GatedLinear():
+            return "Prepare", (op.input,)
+        case Attention():
+            return "WriteKV", (op.k,) if op.v is None else (op.k, op.v)
+        case _:
+            return part_of(op)
 
 
 def _fuse(program: Program, loader: MatrixLoader, fusions: Collection[NativeFusion]) -> Sequence[NativeOp]:

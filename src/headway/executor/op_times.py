@@ -38,13 +38,20 @@ Label = tuple[str, str]
 """name and values of an OpTime."""
 
 
-def label(ops: Sequence[PlanOp | GatedLinear]) -> Label:
-    """Of ops that run as one."""
+def label(parts: Iterable[tuple[str, Sequence[str]]]) -> Label:
+    """Of parts that run as one: the kind and the values of each."""
     kinds: list[str] = []
-    for op in ops:
-        if not kinds or kinds[-1] != type(op).__name__:
-            kinds.append(type(op).__name__)
-    return "+".join(kinds), ", ".join(out for op in ops for out in outs_of(op))
+    values: dict[str, None] = {}
+    for kind, made in parts:
+        if not kinds or kinds[-1] != kind:
+            kinds.append(kind)
+        values |= dict.fromkeys(made)
+    return "+".join(kinds), ", ".join(values)
+
+
+def part_of(op: PlanOp | GatedLinear) -> tuple[str, Sequence[str]]:
+    """An op that runs whole, as label() takes it."""
+    return type(op).__name__, outs_of(op)
 
 
 def between(labels: Iterable[Label], times_ns: Sequence[int]) -> list[OpTime]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headway.executor.base import EncoderStep, Float32, KVBuffers, StepArrays, Weights
 from headway.executor.fuse import ALL_FUSIONS, Fusion, PlanOp, fuse, outs_of
-from headway.executor.op_times import OpTime, between, label
+from headway.executor.op_times import OpTime, between, label, part_of
 from headway.executor.torch_attention import TORCH_DTYPES, PagedCache, StepGroups, Workspace, make_step_groups
 from headway.executor.torch_encoder import Sequences
 from headway.executor.torch_ops import Compiler, Registers, Run, StepTensors, compile_op
@@ -62,7 +62,7 @@ class TorchExecutor:
         self._result = self._register[program.result]
         # A mask cannot hide NaN: once one was computed, what is gathered past a context is zeroed.
         self._clears_unused = [False]
-        self._labels = [label([op]) for op in plan]
+        self._labels = [label([part_of(op)]) for op in plan]
         self._times_ns: list[int] | None = None
         with torch.inference_mode():
             self._runs = self._compile(program, plan, weights, kv)

@@ -133,6 +133,15 @@ def test_a_gguf_file_of_a_repository_is_fetched_alone(
     assert len([line for line in stand_in.seen if line.startswith("GET") and "/resolve/" in line]) == 1
 
 
+def test_older_vocabulary_files_are_fetched_where_there_is_no_tokenizer_json(tmp_path: Path, stand_in: StandIn) -> None:
+    older = {name: b"{}" for name in ("vocab.json", "merges.txt", "special_tokens_map.json", "tokenizer.model")}
+    put(stand_in, WHOLE | older)
+    assert not names(resolve(tmp_path / "both")) & set(older)
+    stand_in.answers.clear()
+    put(stand_in, {name: data for name, data in WHOLE.items() if name != "tokenizer.json"} | older)
+    assert names(resolve(tmp_path / "older")) >= set(older)
+
+
 SPLIT = {f"q/m-Q4_0-0000{number}-of-00002.gguf": f"GGUF {number}".encode() for number in (1, 2)}
 
 

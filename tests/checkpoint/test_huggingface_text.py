@@ -89,7 +89,7 @@ def test_wrong_text_files_are_named(
         open_checkpoint(folder)
 
 
-def test_a_folder_without_tokenizer_json_says_what_it_has_instead(folder: Path) -> None:
-    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
-    with pytest.raises(UnsupportedModel, match=r"no tokenizer\.json: tokenizer\.model alone"):
+def test_a_folder_without_a_tokenizer_that_is_read_says_what_it_has_instead(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder / "tekken.json")
+    with pytest.raises(UnsupportedModel, match=r"no tokenizer\.json, .*: tekken\.json is not read"):
         open_checkpoint(folder)

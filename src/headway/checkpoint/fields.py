@@ -13,16 +13,20 @@ MAX_JSON_BYTES = 16 * 1024 * 1024
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """The file's value. Raises CorruptCheckpoint: unreadable, over max_bytes, not JSON, or a key twice in an object."""
+def read_file(path: Path, *, max_bytes: int) -> bytes:
+    """The file's bytes. Raises CorruptCheckpoint: unreadable, or over max_bytes."""
     try:
         size = path.stat().st_size
         if size > max_bytes:
             raise CorruptCheckpoint(f"{path} has {size} bytes; at most {max_bytes} are read")
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
-    return parse_json(text, str(path))
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """The file's value. Raises CorruptCheckpoint: unreadable, over max_bytes, not JSON, or a key twice in an object."""
+    return parse_json(read_file(path, max_bytes=max_bytes), str(path))
 
 
 def parse_json(text: bytes, where: str) -> Any:

@@ -28,6 +28,15 @@ _TEXT_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
+_VOCABULARY_FILES = (
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+)
+"""Fetched where there is no tokenizer.json."""
 _MAX_LISTED = 10
 
 
@@ -75,7 +84,8 @@ def _fetch_model(repository: "_Repository", source: HubSource) -> Path:
 def _fetch_folder(repository: "_Repository") -> Path:
     if "config.json" not in repository.names:
         raise UnsupportedModel(f"{repository.repo} has no config.json")
-    for name in _TEXT_FILES:
+    has_all = "tokenizer.json" in repository.names
+    for name in _TEXT_FILES if has_all else (*_TEXT_FILES, *_VOCABULARY_FILES):
         if name in repository.names:
             repository.fetch(name)
     config = repository.fetch("config.json")

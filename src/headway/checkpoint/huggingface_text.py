@@ -5,41 +5,57 @@ from pathlib import Path
 from typing import Any
 
 from headway.checkpoint.fields import Fields, read_json
+from headway.checkpoint.huggingface_vocabulary import read_vocabulary
 from headway.errors import CorruptCheckpoint, UnsupportedModel
-from headway.text.source import TextSource, TokenizerFiles
+from headway.text.source import GgufVocabulary, TextSource, TokenizerFiles
 
 MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
 MAX_TEMPLATE_BYTES = 1024 * 1024
+_NOT_READ = ("tekken.json", "sentencepiece.bpe.model", "spiece.model", "tiktoken.model", "vocab.json")
 
 
 def read_text(folder: Path, config: Fields, vocab_size: int) -> TextSource:
-    """The tokenizer's files, the union of all end tokens, the chat template and the sampling defaults.
+    """The tokenizer, the union of all end tokens, the chat template and the sampling defaults.
 
-    Raises UnsupportedModel where there is no tokenizer.json or the tokenizer is code of the checkpoint's own.
+    Raises UnsupportedModel where there is no tokenizer that is read, or it is code of the checkpoint's own.
     """
-    tokenizer_json = folder / "tokenizer.json"
-    if not tokenizer_json.is_file():
-        others = [name for name in ("tokenizer.model", "vocab.json", "tekken.json") if (folder / name).is_file()]
-        hint = f": {others[0]} alone is not read, save the tokenizer again with transformers" if others else ""
-        raise UnsupportedModel(f"{folder} has no tokenizer.json{hint}")
-    if tokenizer_json.stat().st_size > MAX_TOKENIZER_BYTES:
-        raise CorruptCheckpoint(f"{tokenizer_json} has over {MAX_TOKENIZER_BYTES} bytes")
     tokenizer_config = _optional(folder / "tokenizer_config.json")
     if tokenizer_config.has("auto_map"):
         raise UnsupportedModel(f"{tokenizer_config.where} has an auto_map: Headway never runs a checkpoint's code")
+    vocabulary = _vocabulary(folder, tokenizer_config, vocab_size)
     generation = _optional(folder / "generation_config.json")
     _check_sampling(generation)
     ends = config.token_ids("eos_token_id") | generation.token_ids("eos_token_id")
-    ends |= _end_by_text(tokenizer_json, tokenizer_config)
+    if isinstance(vocabulary, TokenizerFiles):
+        ends |= _end_by_text(vocabulary.tokenizer_json, tokenizer_config)
+    else:
+        ends |= vocabulary.end_token_ids
     if outside := [number for number in ends if number >= vocab_size]:
         config.fail("eos_token_id", f"has {outside[0]}, of {vocab_size} tokens")
     return TextSource(
-        vocabulary=TokenizerFiles(tokenizer_json, tokenizer_config.values),
+        vocabulary=vocabulary,
         vocab_size=vocab_size,
         end_token_ids=ends,
         chat_template=_chat_template(folder, tokenizer_config),
         generation_defaults=generation.values,
     )
+
+
+def _vocabulary(folder: Path, tokenizer_config: Fields, vocab_size: int) -> TokenizerFiles | GgufVocabulary:
+    """tokenizer.json where it is there; else what the older files say."""
+    tokenizer_json = folder / "tokenizer.json"
+    if tokenizer_json.is_file():
+        if tokenizer_json.stat().st_size > MAX_TOKENIZER_BYTES:
+            raise CorruptCheckpoint(f"{tokenizer_json} has over {MAX_TOKENIZER_BYTES} bytes")
+        return TokenizerFiles(tokenizer_json, tokenizer_config.values)
+    vocabulary = read_vocabulary(folder, tokenizer_config, vocab_size)
+    if vocabulary is None:
+        others = [name for name in _NOT_READ if (folder / name).is_file()]
+        hint = f": {others[0]} is not read, save the tokenizer again with transformers" if others else ""
+        raise UnsupportedModel(
+            f"{folder} has no tokenizer.json, tokenizer.model, vocab.txt, or vocab.json with merges.txt{hint}"
+        )
+    return vocabulary
 
 
 def _optional(path: Path) -> Fields:

@@ -70,9 +70,13 @@ def read_control_tokens(files: TokenizerFiles) -> frozenset[str]:
     return frozenset(token["content"] for token in added if token.get("content") and _is_control(token))
 
 
+def looks_like_control(text: str) -> bool:
+    """Whether a token is a control token by its look, as llama.cpp's converter has it: some turn marks have no flag."""
+    return _CONTROL_LOOK.fullmatch(text) is not None
+
+
 def _is_control(token: Mapping[str, Any]) -> bool:
-    """Special by its flag, or by its look, as llama.cpp's converter has it: some models' turn marks have no flag."""
-    return bool(token.get("special")) or _CONTROL_LOOK.fullmatch(token["content"]) is not None
+    return bool(token.get("special")) or looks_like_control(token["content"])
 
 
 def token_text_of(entry: object) -> str | None:

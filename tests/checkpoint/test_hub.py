@@ -134,7 +134,7 @@ def test_a_gguf_file_of_a_repository_is_fetched_alone(
 
 
 def test_older_vocabulary_files_are_fetched_where_there_is_no_tokenizer_json(tmp_path: Path, stand_in: StandIn) -> None:
-    older = {name: b"{}" for name in ("vocab.json", "merges.txt", "special_tokens_map.json", "tokenizer.model")}
+    older = dict.fromkeys(("vocab.json", "merges.txt", "special_tokens_map.json", "tokenizer.model"), b"{}")
     put(stand_in, WHOLE | older)
     assert not names(resolve(tmp_path / "both")) & set(older)
     stand_in.answers.clear()

@@ -318,6 +318,7 @@ class _Run:
         )
         self._choices = [ChoiceAssembler(text.tokenizer, sampling, choice) for choice in range(sampling.n)]
         self._prompt = PromptAssembler(text.tokenizer, sampling, request.prompt_token_ids, request.prompt_text)
+        self._tells_prompt = sampling.prompt_logprobs is not None
         self.output = _make_output(request_id, asked.prompt, token_ids, sampling)
         self.deadline = math.inf if sampling.timeout_s is None else time.monotonic() + sampling.timeout_s
 
@@ -333,15 +334,16 @@ class _Run:
                 add_delta(self.output, delta)
 
     def push_prompt(self, message: wire.PromptLogprobs) -> None:
-        """Takes log-probabilities of the prompt."""
+        """Takes log-probabilities of the prompt; the last of them come before the first token."""
         self._prompt.push(message)
-        self.output.prompt_logprobs = _prompt_logprobs(self._prompt.output())
 
     def push(self, event: wire.TokenEvent) -> bool:
         """Takes an event; True if the choice met a stop string that the engine has to be told of."""
         if event.error is not None:
             raise from_wire(event.error)
         self.output.num_cached_tokens = max(self.output.num_cached_tokens, event.num_cached_tokens)
+        if self._tells_prompt and self.output.prompt_logprobs is None:
+            self.output.prompt_logprobs = _prompt_logprobs(self._prompt.output())
         delta = self._choices[event.choice].push(event)
         if delta is None:
             return False
@@ -430,7 +432,7 @@ class AsyncLLM:
             output = _make_output(name, asked.prompt, list(stream.prompt_token_ids), sampling)
             async with stream:
                 async for delta in stream:
-                    if output.prompt_logprobs is None:
+                    if sampling.prompt_logprobs is not None and output.prompt_logprobs is None:
                         output.prompt_logprobs = _prompt_logprobs(stream.prompt)
                     add_delta(output, delta)
                     output.num_cached_tokens = stream.usage.num_cached_tokens

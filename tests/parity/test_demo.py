@@ -1,4 +1,5 @@
-"""The demo model, dequantised by us and by transformers: the same logits in float32."""
+"""The demo model, dequantised by us and by transformers: the same logits in float32, and on the native executor the
+same log-probabilities of prompts up to its rounding."""
 
 from pathlib import Path
 
@@ -6,13 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from headway import LLM, SamplingParams
 from headway.cache.kv_store import KVStore
 from headway.checkpoint.checkpoint import open_checkpoint
+from headway.core.output import TokenLogprob
 from headway.executor.torch import TorchExecutor
 from headway.model import make_program
 from oracles import demo_model
 
 TOLERANCE = 1e-4
+NATIVE_TOLERANCE = 0.25
+"""8-bit activations over the file's 8-bit weights, against float32 ones: nats, of a single token."""
+TEXT = "The ferry left at nine. It carried eleven people, two bicycles and a piano — and it came back empty. " * 2
+WANTED = SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=2)
 IDS = np.random.default_rng(5).integers(0, 49152, size=32).tolist()
 
 
@@ -22,13 +29,21 @@ def demo_file() -> Path:
 
 
 @pytest.fixture(scope="module")
-def wanted(demo_file: Path) -> np.ndarray:
-    """transformers' logits, [32, 49152]."""
+def reference(demo_file: Path) -> torch.nn.Module:
+    """transformers' model, in float32."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(demo_file.parent, gguf_file=demo_file.name, dtype=torch.float32)
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
+        demo_file.parent, gguf_file=demo_file.name, dtype=torch.float32
+    )
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def wanted(reference: torch.nn.Module) -> np.ndarray:
+    """transformers' logits, [32, 49152]."""
     with torch.inference_mode():
-        logits: np.ndarray = model.eval()(torch.tensor([IDS])).logits[0].numpy()
+        logits: np.ndarray = reference(torch.tensor([IDS])).logits[0].numpy()
     return logits
 
 
@@ -44,3 +59,29 @@ def test_the_demo_model_gives_transformers_logits_whole_and_in_chunks(demo_file,
     np.testing.assert_allclose(executor.execute(sequences.step({1: IDS[:20]})), wanted[:20], atol=TOLERANCE, rtol=0)
     ours = executor.execute(sequences.step({0: IDS[-1:], 1: IDS[20:]}))
     np.testing.assert_allclose(ours, np.concatenate([wanted[-1:], wanted[20:]]), atol=TOLERANCE, rtol=0)
+
+
+def logprobs_of(entries: list[TokenLogprob | None] | None) -> np.ndarray:
+    assert entries is not None
+    assert entries[0] is None
+    return np.array([entry.chosen.logprob for entry in entries[1:] if entry is not None])
+
+
+@pytest.mark.filterwarnings("default")  # transformers' GGUF reader warns of itself
+def test_prompt_logprobs_are_those_of_transformers_and_the_same_behind_a_cached_prefix(demo_file, reference):
+    with LLM(str(demo_file), threads=2, kv_cache_memory=2**28) as llm:
+        cold, cached = llm.generate(TEXT, WANTED)[0], llm.generate(TEXT, WANTED)[0]
+        plain = llm.generate(TEXT, SamplingParams(temperature=0.0, max_tokens=3))[0]
+    assert (cached.num_cached_tokens, plain.prompt_logprobs) == (0, None)
+    assert plain.num_cached_tokens > 0
+    assert cached.prompt_logprobs == cold.prompt_logprobs
+    assert plain.outputs[0].token_ids == cached.outputs[0].token_ids == cold.outputs[0].token_ids
+    ids, told = cold.prompt_token_ids, logprobs_of(cold.prompt_logprobs)
+    with torch.inference_mode():
+        wanted = torch.log_softmax(reference(torch.tensor([ids])).logits[0].double(), -1).numpy()
+    assert told.shape == (len(ids) - 1,)
+    np.testing.assert_allclose(told, wanted[range(len(ids) - 1), ids[1:]], atol=NATIVE_TOLERANCE)
+    entries = [entry for entry in cold.prompt_logprobs or () if entry is not None]
+    assert all(len(entry.top) == 2 for entry in entries)
+    first = llm.get_tokenizer().token_bytes(ids[0])
+    assert (first + b"".join(entry.chosen.bytes for entry in entries)).decode() == TEXT

@@ -7,19 +7,12 @@ import pytest
 import torch
 
 import headway_wire as wire
-from headway import LLM, SamplingParams
 from headway.config import EngineConfig
-from headway.core.output import TokenLogprob
 from headway.engine.engine import Engine
 from headway.engine.loading import load_engine
-from oracles import demo_model
 from parity.architectures import CASES, Saved
 
 PROMPT = np.random.default_rng(4).integers(3, 128, size=45).tolist()
-TEXT = "The ferry left at nine. It carried eleven people, two bicycles and a piano — and it came back empty. " * 2
-WANTED = SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=2)
-NATIVE_TOLERANCE = 0.25
-"""8-bit activations over 8-bit weights, against float32 ones: nats, of a single token."""
 
 
 @pytest.fixture(scope="module")
@@ -76,35 +69,3 @@ def test_the_native_executor_changes_no_bit_by_chunks_a_cached_prefix_or_company
         engine.submit(wire.Submit(request_id=f"o{number}", prompt_token_ids=PROMPT[number:30], sampling=others))
     assert scores(engine, PROMPT, "beside") == whole
     assert scores(engine, PROMPT, "several", n=3) == whole
-
-
-def logprobs_of(entries: list[TokenLogprob | None] | None) -> np.ndarray:
-    assert entries is not None
-    assert entries[0] is None
-    return np.array([entry.chosen.logprob for entry in entries[1:] if entry is not None])
-
-
-@pytest.mark.filterwarnings("default")  # transformers' GGUF reader warns of itself
-def test_the_demo_model_gives_transformers_and_itself_again() -> None:
-    from transformers import AutoModelForCausalLM
-
-    path = demo_model()
-    with LLM(str(path), threads=2, kv_cache_memory=2**28) as llm:
-        cold, cached = llm.generate(TEXT, WANTED)[0], llm.generate(TEXT, WANTED)[0]
-        plain = llm.generate(TEXT, SamplingParams(temperature=0.0, max_tokens=3))[0]
-    assert plain.prompt_logprobs is None
-    assert plain.num_cached_tokens > 0
-    assert cached.num_cached_tokens == 0
-    assert cached.prompt_logprobs == cold.prompt_logprobs
-    assert plain.outputs[0].token_ids == cached.outputs[0].token_ids == cold.outputs[0].token_ids
-    ids = cold.prompt_token_ids
-    reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-    with torch.inference_mode():
-        wanted = torch.log_softmax(reference(torch.tensor([ids])).logits[0].double(), -1).numpy()
-    told = logprobs_of(cold.prompt_logprobs)
-    assert told.shape == (len(ids) - 1,)
-    np.testing.assert_allclose(told, wanted[range(len(ids) - 1), ids[1:]], atol=NATIVE_TOLERANCE)
-    assert "".join(e.chosen.bytes.decode(errors="ignore") for e in (cold.prompt_logprobs or [])[1:] if e).endswith(
-        "empty. "
-    )
-    assert all(len(entry.top) == 2 for entry in (cold.prompt_logprobs or [])[1:] if entry)

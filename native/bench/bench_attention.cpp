@@ -48,7 +48,7 @@ struct Bench {
         for (float& value : q) value = normal(random);
         call.kv = view, call.q = q.data(), call.ld_q = num_heads * dim, call.out = out.data();
         call.ld_out = num_heads * dim;
-        call.num_heads = num_heads, call.scale = 0.125f, call.causal = true;
+        call.num_heads = num_heads, call.head_parts = 1, call.scale = 0.125f, call.causal = true;
         call.context_len = context_len, call.first_position = context_len - num_tokens;
         scratch.resize(attention_scratch_floats(call));
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -12,13 +13,18 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include "bindings.h"
+#include "exec/expert_stage.h"
+#include "exec/head_columns.h"
+#include "exec/matrix_part.h"
 #include "exec/packing.h"
 #include "exec/plan.h"
 #include "exec/pool.h"
+#include "exec/route.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -238,14 +244,79 @@ public:
         has_pool_ = true;
     }
 
-    void product_stage(bool is_selected, const PreparedTuple& input) {
-        plan_.add_product_stage(is_selected ? RowKind::selected : RowKind::tokens, to_prepared(input));
+    void copy_heads(const PlaceTuple& in, const PlaceTuple& out, int32_t num_heads, int32_t width, int32_t in_step,
+                    int32_t out_step) {
+        auto op = std::make_unique<CopyHeadRows>();
+        op->in = to_place(in);
+        op->out = to_place(out);
+        op->num_heads = num_heads;
+        op->width = width;
+        op->in_step = in_step;
+        op->out_step = out_step;
+        plan_.add_row_op(std::move(op));
     }
 
-    void product(nb::object matrix, const PlaceTuple& out, std::optional<Floats> bias, const PlaceTuple& base,
-                 float scale, int gate) {
+    void route(const PlaceTuple& in, const PlaceTuple& out, bool is_sigmoid, int32_t top_k, int32_t num_groups,
+               int32_t top_groups, int32_t num_counted, std::optional<Floats> bias, bool normalise, float scale) {
+        auto op = std::make_unique<RouteRows>();
+        op->in = to_place(in);
+        op->out = to_place(out);
+        require(op->in.width <= max_experts, "there are more experts than a row can be routed to");
+        require(!bias || static_cast<int32_t>(bias->shape(0)) == op->in.width, "the bias is not of so many experts");
+        op->scoring = is_sigmoid ? Scoring::sigmoid : Scoring::softmax;
+        op->top_k = top_k;
+        op->num_groups = num_groups;
+        op->top_groups = top_groups;
+        op->num_counted = num_counted;
+        op->bias = bias ? floats_of(*bias) : nullptr;
+        op->normalise = normalise;
+        op->scale = scale;
+        plan_.add_row_op(std::move(op));
+    }
+
+    // The experts' four stages in turn; `schedule` of the others is what the first one gave.
+    int expert_gather(const PlaceTuple& routing, int32_t max_places, const PlaceTuple& in, const PreparedTuple& out) {
+        expert_schedules_.push_back(std::make_unique<ExpertSchedule>(to_place(routing), max_places));
+        const int schedule = static_cast<int>(expert_schedules_.size()) - 1;
+        plan_.add_stage(std::make_unique<ExpertPrepareStage>(*expert_schedules_.back(), true, to_place(in), to_prepared(out),
+                                                             plan_.num_threads()));
+        return schedule;
+    }
+
+    void expert_pairs(int schedule, nb::object matrix, int32_t num_rows, int gate, const PreparedTuple& in,
+                      const PlaceTuple& out) {
+        plan_.add_stage(std::make_unique<ExpertPairStage>(schedule_at(schedule), ExpertMatrices{view_of(matrix), num_rows},
+                                                          static_cast<Gate>(gate), to_prepared(in), to_place(out),
+                                                          plan_.num_threads()));
+    }
+
+    void expert_prepare(int schedule, const PlaceTuple& in, const PreparedTuple& out) {
+        plan_.add_stage(std::make_unique<ExpertPrepareStage>(schedule_at(schedule), false, to_place(in), to_prepared(out),
+                                                             plan_.num_threads()));
+    }
+
+    void expert_sum(int schedule, nb::object matrix, int32_t num_rows, const PreparedTuple& in, const PlaceTuple& out) {
+        plan_.add_stage(std::make_unique<ExpertSumStage>(schedule_at(schedule), ExpertMatrices{view_of(matrix), num_rows},
+                                                         to_prepared(in), to_place(out), plan_.num_threads()));
+    }
+
+    void product_stage(bool is_selected, const PreparedTuple& input) {
+        plan_.add_product_stage(is_selected ? RowKind::selected : RowKind::tokens);
+        stage_input_ = to_prepared(input);
+    }
+
+    // input: the stage's where there is none; rows: (first, number) of the matrix, first a multiple of 16; none: all.
+    void product(nb::object matrix, const PlaceTuple& out, std::optional<Floats> bias, const PlaceTuple& base, float scale,
+                 int gate, std::optional<PreparedTuple> input, std::optional<std::pair<int32_t, int32_t>> rows) {
         ProductPart part;
+        part.input = input ? to_prepared(*input) : stage_input_;
         part.matrix = view_of(matrix);
+        if (rows) {
+            require(rows->first % panel_lanes == 0 && rows->second >= 1 &&
+                        rows->first + rows->second <= part.matrix.num_rows,
+                    "these are no rows of the matrix that begin a panel");
+            part.matrix = matrix_part(part.matrix, rows->first / panel_lanes, rows->second);
+        }
         part.out = to_place(out);
         part.bias = bias ? floats_of(*bias) : nullptr;
         part.base = to_place(base);
@@ -255,8 +326,9 @@ public:
     }
 
     // The cache: k and v as bytes; scales of int8 behind the values of the same buffer.
+    // Without a v the values are columns of the keys.
     KVView cache(bool is_int8, int32_t num_kv_heads, int32_t qk_dim, int32_t v_dim, Array<uint8_t, 1> k,
-                 Array<uint8_t, 1> v) {
+                 std::optional<Array<uint8_t, 1>> v) {
         KVView view{};
         view.type = is_int8 ? KVType::int8 : KVType::bf16;
         view.block_size = block_size_;
@@ -264,19 +336,21 @@ public:
         view.qk_dim = qk_dim;
         view.v_dim = v_dim;
         view.k = k.data();
-        view.v = v.data();
+        view.v_in_k = !v.has_value();
         const int64_t slots = static_cast<int64_t>(num_blocks_) * block_size_ * num_kv_heads;
         const int32_t k_width = is_int8 ? (qk_dim + 3) / 4 * 4 : (qk_dim + 1) / 2 * 4;
         const int64_t k_bytes = slots * k_width, v_bytes = slots * v_dim * (is_int8 ? 1 : 2);
         const int64_t scale_bytes = is_int8 ? slots * static_cast<int64_t>(sizeof(float)) : 0;
         require(static_cast<int64_t>(k.shape(0)) >= k_bytes + scale_bytes, "the memory of K is too small for the cache");
-        require(static_cast<int64_t>(v.shape(0)) >= v_bytes + scale_bytes, "the memory of V is too small for the cache");
-        if (is_int8) {
-            view.k_scales = reinterpret_cast<float*>(k.data() + k_bytes);
-            view.v_scales = reinterpret_cast<float*>(v.data() + v_bytes);
-        }
+        if (is_int8) view.k_scales = reinterpret_cast<float*>(k.data() + k_bytes);
         kept_.push_back(nb::cast(k));
-        kept_.push_back(nb::cast(v));
+        if (v) {
+            require(static_cast<int64_t>(v->shape(0)) >= v_bytes + scale_bytes,
+                    "the memory of V is too small for the cache");
+            view.v = v->data();
+            if (is_int8) view.v_scales = reinterpret_cast<float*>(v->data() + v_bytes);
+            kept_.push_back(nb::cast(*v));
+        }
         return view;
     }
 
@@ -289,9 +363,11 @@ public:
     }
 
     void attention(const KVView& kv, const PlaceTuple& q, const PlaceTuple& out, int32_t num_heads, float scale,
-                   float soft_cap, int32_t window, bool causal) {
+                   float soft_cap, int32_t window, bool causal, int32_t head_parts) {
+        require(head_parts >= 1 && num_heads % (kv.num_kv_heads * head_parts) == 0,
+                "the query heads are not divided evenly");
         plan_.add_attention({kv, to_place(q), to_place(out), scale, soft_cap},
-                            {num_heads, kv.num_kv_heads, kv.qk_dim, kv.v_dim, window, causal});
+                            {num_heads, kv.num_kv_heads, kv.qk_dim, kv.v_dim, window, causal, head_parts});
     }
 
     void finish(const PlaceTuple& last_hidden, const PlaceTuple& logits) {
@@ -388,7 +464,14 @@ private:
         return array.data();
     }
 
+    ExpertSchedule& schedule_at(int schedule) {
+        require(schedule >= 0 && schedule < static_cast<int>(expert_schedules_.size()), "there is no such schedule");
+        return *expert_schedules_[schedule];
+    }
+
     std::vector<nb::object> kept_;
+    std::vector<std::unique_ptr<ExpertSchedule>> expert_schedules_;
+    PreparedPlace stage_input_;
     Plan plan_;
     int32_t num_blocks_;
     int32_t block_size_;
@@ -416,14 +499,24 @@ void bind_plan(nb::module_& module) {
              "sines"_a.noconvert(), "interleaved"_a)
         .def("select", &BoundPlan::select, nb::kw_only(), "input"_a, "out"_a)
         .def("pool", &BoundPlan::pool, nb::kw_only(), "kind"_a, "normalise"_a, "input"_a, "out"_a)
+        .def("copy_heads", &BoundPlan::copy_heads, nb::kw_only(), "input"_a, "out"_a, "num_heads"_a, "width"_a,
+             "in_step"_a, "out_step"_a)
+        .def("route", &BoundPlan::route, nb::kw_only(), "input"_a, "out"_a, "is_sigmoid"_a, "top_k"_a, "num_groups"_a,
+             "top_groups"_a, "num_counted"_a, "bias"_a.none(), "normalise"_a, "scale"_a)
+        .def("expert_gather", &BoundPlan::expert_gather, nb::kw_only(), "routing"_a, "max_places"_a, "input"_a, "out"_a)
+        .def("expert_pairs", &BoundPlan::expert_pairs, "schedule"_a, "matrix"_a, nb::kw_only(), "num_rows"_a, "gate"_a,
+             "input"_a, "out"_a)
+        .def("expert_prepare", &BoundPlan::expert_prepare, "schedule"_a, nb::kw_only(), "input"_a, "out"_a)
+        .def("expert_sum", &BoundPlan::expert_sum, "schedule"_a, "matrix"_a, nb::kw_only(), "num_rows"_a, "input"_a,
+             "out"_a)
         .def("product_stage", &BoundPlan::product_stage, nb::kw_only(), "is_selected"_a, "input"_a)
         .def("product", &BoundPlan::product, "matrix"_a, nb::kw_only(), "out"_a, "bias"_a.none(), "base"_a, "scale"_a,
-             "gate"_a)
+             "gate"_a, "input"_a = nb::none(), "rows"_a = nb::none())
         .def("cache", &BoundPlan::cache, nb::kw_only(), "is_int8"_a, "num_kv_heads"_a, "qk_dim"_a, "v_dim"_a,
-             "k"_a.noconvert(), "v"_a.noconvert())
+             "k"_a.noconvert(), "v"_a.noconvert().none())
         .def("write_kv", &BoundPlan::write_kv, "cache"_a, nb::kw_only(), "k"_a, "v"_a)
         .def("attention", &BoundPlan::attention, "cache"_a, nb::kw_only(), "q"_a, "out"_a, "num_heads"_a, "scale"_a,
-             "soft_cap"_a, "window"_a, "causal"_a)
+             "soft_cap"_a, "window"_a, "causal"_a, "head_parts"_a = 1)
         .def("finish", &BoundPlan::finish, nb::kw_only(), "last_hidden"_a, "logits"_a)
         .def("execute", &BoundPlan::execute)
         .def("encode", &BoundPlan::encode)

@@ -159,6 +159,7 @@ AttentionCall make_call(const Sequence& sequence, Written& written, std::vector<
     call.out = out.data();
     call.ld_out = static_cast<int64_t>(shape.num_heads) * shape.v_dim;
     call.num_heads = shape.num_heads;
+    call.head_parts = 1;
     call.scale = 1.0f / std::sqrt(static_cast<float>(shape.qk_dim));
     call.soft_cap = shape.soft_cap;
     call.window = shape.window;

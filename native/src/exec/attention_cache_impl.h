@@ -12,7 +12,7 @@ struct StripPlace {
 
 HEADWAY_INLINE StripPlace find_strip(const AttentionCall& call, int32_t kv_head, int32_t key) {
     const int32_t block = call.block_table[key / call.kv.block_size];
-    return {static_cast<int64_t>(block) * call.kv.num_kv_heads + kv_head, key % call.kv.block_size};
+    return {static_cast<int64_t>(block) * call.kv.num_kv_heads + kv_head / call.head_parts, key % call.kv.block_size};
 }
 
 // 16 keys into columns of [steps][ld].
@@ -95,6 +95,45 @@ void unpack_value_bytes(const KVView& kv, StripPlace strip_place, int32_t column
                 continue;
             }
             for (int32_t lane = 0; lane < width; ++lane) to[c + lane] = lane < count ? from[c + lane] : 0.0f;
+        }
+    }
+}
+
+// The same of values that are columns of their keys: a cell of the cache holds two columns of one key, or four in int8.
+template <bool as_pairs>
+void unpack_values_of_keys(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to) {
+    const int32_t end = kv.v_dim - column < columns ? kv.v_dim - column : columns;
+    const int64_t cells = strip_place.block_head * kv.block_size;
+    if constexpr (as_pairs) {
+        const int64_t pairs_of_dim = (kv.qk_dim + 1) / 2;
+        const uint16_t* from = static_cast<const uint16_t*>(kv.k) + (cells * pairs_of_dim + strip_place.place) * 2;
+        for (int32_t i = 0; i < strip / 2; ++i) {
+            Word* row = reinterpret_cast<Word*>(to + i * columns);
+            for (int32_t c = 0; c < columns; ++c) {
+                const uint16_t* cell = from + (static_cast<int64_t>(column + c) / 2 * kv.block_size + 2 * i) * 2 + c % 2;
+                row[c] = c < end ? static_cast<int32_t>(cell[0] | static_cast<uint32_t>(cell[2]) << 16) : 0;
+            }
+        }
+    } else if (kv.type == KVType::int8) {
+        const int64_t quads_of_dim = (kv.qk_dim + 3) / 4;
+        const int8_t* from = static_cast<const int8_t*>(kv.k) + (cells * quads_of_dim + strip_place.place) * 4;
+        for (int32_t i = 0; i < strip; ++i) {
+            for (int32_t c = 0; c < columns; ++c) {
+                const int8_t* cell = from + (static_cast<int64_t>(column + c) / 4 * kv.block_size + i) * 4 + c % 4;
+                to[i * columns + c] = c < end ? static_cast<float>(*cell) : 0.0f;
+            }
+        }
+    } else {
+        const int64_t pairs_of_dim = (kv.qk_dim + 1) / 2;
+        const Word* from = static_cast<const Word*>(kv.k) + cells * pairs_of_dim + strip_place.place;
+        for (int32_t i = 0; i < strip; ++i) {
+            float* row = to + i * columns;
+            for (int32_t c = 0; c < columns; c += 2) {
+                const bool is_there = c < end;
+                const Word pair = is_there ? from[static_cast<int64_t>(column + c) / 2 * kv.block_size + i] : 0;
+                reinterpret_cast<Word*>(row)[c] = static_cast<Word>(static_cast<uint32_t>(pair) << 16);
+                reinterpret_cast<Word*>(row)[c + 1] = c + 1 < end ? static_cast<Word>(pair & -0x10000) : 0;
+            }
         }
     }
 }

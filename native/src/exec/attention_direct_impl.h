@@ -282,11 +282,11 @@ void run_chunk_direct(const AttentionTile& tile, int32_t chunk) {
     }
 }
 
-// Whole cells of keys, and as many columns as a group has: what every known model has.
+// Whole cells of keys, and as many columns as a group has: what every known model has whose values are no part of keys.
 HEADWAY_INLINE bool is_direct(const AttentionTile& tile) {
     const KVView& kv = tile.call->kv;
     const int32_t fewest = tile.rows == 1 ? strips_beside(1) * strip : strips_beside(2) * strip;
-    return tile.rows == tile.heads && kv.qk_dim % (kv.type == KVType::int8 ? 4 : 2) == 0 && kv.v_dim % strip == 0 &&
+    return tile.rows == tile.heads && !kv.v_in_k && kv.qk_dim % (kv.type == KVType::int8 ? 4 : 2) == 0 && kv.v_dim % strip == 0 &&
            kv.v_dim >= fewest;
 }
 

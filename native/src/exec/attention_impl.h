@@ -68,7 +68,7 @@ struct AttentionTile {
 
 AttentionTile make_tile(const AttentionCall* call, int32_t token_begin, int32_t token_end, int32_t kv_head,
                         float* scratch) {
-    const int32_t heads = call->num_heads / call->kv.num_kv_heads;
+    const int32_t heads = heads_at_once(*call);
     return {call,         kv_head, token_begin, heads, (token_end - token_begin) * heads,
             divide_scratch(*call, token_end - token_begin), scratch};
 }
@@ -259,7 +259,9 @@ void add_values(const AttentionTile& tile, int32_t chunk) {
         for (int32_t key = seen.begin / strip * strip; key < seen.end; key += strip) {
             const StripPlace place = find_strip(call, tile.kv_head, chunk * attention_chunk + key);
             float* to = tile.unpacked() + key / Steps::size * panel;
-            if (call.kv.type == KVType::int8) {
+            if (call.kv.v_in_k) {
+                unpack_values_of_keys<Steps::size == 2>(call.kv, place, column, panel, to);
+            } else if (call.kv.type == KVType::int8) {
                 unpack_value_bytes(call.kv, place, column, panel, to, panel);
             } else {
                 unpack_value_pairs<Steps::size == 2>(call.kv, place, column, panel, to, panel);
@@ -276,12 +278,13 @@ void add_values(const AttentionTile& tile, int32_t chunk) {
 void load_scales(const AttentionTile& tile, int32_t chunk) {
     const AttentionCall& call = *tile.call;
     const KeyRange seen = within_chunk(tile.seen_by_one_of(0, tile.rows), chunk);
+    const float* value_scales = call.kv.v_in_k ? call.kv.k_scales : call.kv.v_scales;
     for (int32_t key = seen.begin / strip * strip; key < seen.end; key += strip) {
         const StripPlace place = find_strip(call, tile.kv_head, chunk * attention_chunk + key);
         const int64_t from = place.block_head * call.kv.block_size + place.place;
         for (int32_t i = 0; i < strip; i += width) {
             store(tile.key_scales() + key + i, load(call.kv.k_scales + from + i));
-            store(tile.value_scales() + key + i, load(call.kv.v_scales + from + i));
+            store(tile.value_scales() + key + i, load(value_scales + from + i));
         }
     }
 }

@@ -86,7 +86,7 @@ void attend_chunk(const AttentionCall* call, int32_t token, int32_t kv_head, int
 
 void join_chunks(const AttentionCall* call, int32_t token, int32_t kv_head, int32_t num_chunks,
                  const PartialAttention* partials) {
-    const int32_t heads = call->num_heads / call->kv.num_kv_heads, dim = call->kv.v_dim;
+    const int32_t heads = heads_at_once(*call), dim = call->kv.v_dim;
     for (int32_t row = 0; row < heads; ++row) {
         float largest = 0.0f, sum = 0.0f;
         // The first chunk's values are where the others are added.

@@ -27,8 +27,13 @@ struct AttentionScratch {
     int64_t queries, scores, values, totals, peaks, scales, unpacked, size;
 };
 
+// Query heads that attend together.
+static inline int32_t heads_at_once(const AttentionCall& call) {
+    return call.num_heads / (call.kv.num_kv_heads * call.head_parts);
+}
+
 static inline AttentionScratch divide_scratch(const AttentionCall& call, int32_t tokens) {
-    const int64_t rows = static_cast<int64_t>(tokens) * (call.num_heads / call.kv.num_kv_heads);
+    const int64_t rows = static_cast<int64_t>(tokens) * heads_at_once(call);
     AttentionScratch scratch;
     scratch.query_ld = round_up(call.kv.qk_dim, 16);
     scratch.value_ld = round_up(call.kv.v_dim, panel_columns);

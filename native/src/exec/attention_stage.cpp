@@ -22,6 +22,7 @@ AttentionCall make_call(const StepContext& context, const AttentionLayer& layer,
     call.out = context.at(layer.out);
     call.ld_out = layer.out.ld;
     call.num_heads = shape.num_heads;
+    call.head_parts = shape.head_parts;
     call.scale = layer.scale;
     call.soft_cap = layer.soft_cap;
     call.window = shape.window;
@@ -38,7 +39,7 @@ AttentionCall make_call(const StepContext& context, const AttentionLayer& layer,
 AttentionSchedule::AttentionSchedule(const AttentionShape& shape, int num_threads, int32_t max_context)
     : shape_(shape), num_threads_(num_threads) {
     // One sequence of the greatest length can be cut, or more of lesser ones.
-    max_partials_ = num_threads > 1 ? divide_up(max_context, attention_chunk) * shape.num_kv_heads : 0;
+    max_partials_ = num_threads > 1 ? divide_up(max_context, attention_chunk) * shape.num_parts() : 0;
     partials_.resize(max_partials_);
 }
 
@@ -62,7 +63,7 @@ void AttentionSchedule::begin_step(const Step& step, int32_t tile) {
     num_partials_ = 0;
     int32_t num_whole = 0;
     for (int32_t seq = 0; seq < step.num_seqs; ++seq) {
-        num_whole += divide_up(step.query_starts[seq + 1] - step.query_starts[seq], tile) * shape_.num_kv_heads;
+        num_whole += divide_up(step.query_starts[seq + 1] - step.query_starts[seq], tile) * shape_.num_parts();
     }
     const bool may_cut = num_whole < enough_items_a_thread * num_threads_;
     for (int32_t seq = 0; seq < step.num_seqs; ++seq) {
@@ -83,8 +84,8 @@ bool AttentionSchedule::try_cut(const Step& step, int32_t seq) {
     const int32_t num_chunks = divide_up(context_len, attention_chunk);
     if (step.query_starts[seq + 1] - step.query_starts[seq] != 1 || num_chunks < 2) return false;
     if (shape_.window > 0 && context_len > shape_.window) return false;
-    if (num_partials_ + num_chunks * shape_.num_kv_heads > max_partials_) return false;
-    for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+    if (num_partials_ + num_chunks * shape_.num_parts() > max_partials_) return false;
+    for (int32_t head = 0; head < shape_.num_parts(); ++head) {
         cuts_.push_back({seq, head, num_chunks, num_partials_});
         for (int32_t chunk = 0; chunk < num_chunks; ++chunk) {
             const int32_t keys = std::min(attention_chunk, context_len - chunk * attention_chunk);
@@ -101,7 +102,7 @@ void AttentionSchedule::add_whole(const Step& step, int32_t seq, int32_t tile) {
     for (int32_t begin = 0; begin < num_tokens; begin += tile) {
         const int32_t end = std::min(begin + tile, num_tokens);
         const int64_t cost = static_cast<int64_t>(end - begin) * visible_keys(first_position + end - 1, context_len);
-        for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+        for (int32_t head = 0; head < shape_.num_parts(); ++head) {
             items_.push_back({seq, head, begin, end, -1, 0, cost});
         }
     }

@@ -17,13 +17,15 @@ struct AttentionShape {
     int32_t v_dim;
     int32_t window;  // 0: none
     bool causal;
+    int32_t head_parts;  // each kv head's query heads are items of their own in so many parts
     bool operator==(const AttentionShape&) const = default;
-    int32_t num_group() const { return num_heads / num_kv_heads; }
+    int32_t num_parts() const { return num_kv_heads * head_parts; }
+    int32_t num_group() const { return num_heads / num_parts(); }
 };
 
 struct AttentionItem {
     int32_t seq;
-    int32_t kv_head;
+    int32_t kv_head;  // or part of one
     int32_t token_begin;
     int32_t token_end;
     int32_t chunk;    // -1: all keys

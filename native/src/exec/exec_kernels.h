@@ -16,6 +16,7 @@ namespace headway {
 //         v: [num_blocks][num_kv_heads][block_size][v_dim] int8
 //         one scale (float32) a token and head: k_scales, v_scales [num_blocks][num_kv_heads][block_size]
 // Odd dimensions are padded: bf16 qk_dim to 2, int8 qk_dim to 4.
+// v_in_k: a value is the first v_dim columns of its key, with the key's scale, and there is no v (latent attention).
 enum class KVType : int32_t { bf16 = 0, int8 = 1 };
 
 struct KVView {
@@ -28,6 +29,7 @@ struct KVView {
     void* v;
     float* k_scales;  // int8 only
     float* v_scales;
+    bool v_in_k;
 };
 
 // Keys are taken in chunks that start at absolute multiples of this; a chunk's largest score, sum and weighted values
@@ -41,6 +43,7 @@ struct AttentionCall {
     float* out;           // token t, head h at out + t * ld_out + h * v_dim
     int64_t ld_out;
     int32_t num_heads;
+    int32_t head_parts;   // the query heads of a kv head are taken in so many equal parts, each as if of a kv head of its own
     float scale;
     float soft_cap;       // 0: none
     int32_t window;       // 0: none; else of the keys that are seen the last `window`
@@ -113,7 +116,7 @@ struct ExecKernels {
                      int32_t rows, int32_t head_begin, int32_t head_end);
 
     // All of a sequence's keys for tokens [token_begin, token_end) of the call's sequence (0 is its first row) and the query
-    // heads of kv head `kv_head`; scratch: attention_scratch_floats. Writes out.
+    // heads of part `kv_head`: part p of kv head h is h * head_parts + p; scratch: attention_scratch_floats. Writes out.
     void (*attend)(const AttentionCall* call, int32_t token_begin, int32_t token_end, int32_t kv_head, float* scratch);
     // One chunk (keys chunk * attention_chunk and on) for one token; then the join, for all chunks in ascending order. The
     // result has the bits of attend(). partial rows are the query heads of the kv head; partials[c] in ascending order.

@@ -44,6 +44,7 @@ void write_bfloat16(const KVView& kv, const float* k, const float* v, int64_t bl
     const int64_t pairs_of_dim = (kv.qk_dim + 1) / 2;
     Pair* keys = static_cast<Pair*>(kv.k) + block_head * pairs_of_dim * kv.block_size + place;
     write_key_pairs(k, kv.qk_dim, kv.block_size, keys);
+    if (kv.v_in_k) return;
     const int64_t pair = block_head * (kv.block_size / 2) + place / 2;
     write_value_pairs(v, kv.v_dim, place % 2 != 0, static_cast<Pair*>(kv.v) + pair * kv.v_dim);
 }
@@ -71,23 +72,25 @@ void write_bytes(const KVView& kv, const float* k, const float* v, int64_t block
     const int32_t padded = (kv.qk_dim + 3) / 4 * 4;
     int8_t* keys = static_cast<int8_t*>(kv.k) + block_head * padded * kv.block_size + static_cast<int64_t>(place) * 4;
     const auto key_at = [&](int32_t d) { return keys + static_cast<int64_t>(d / 4) * 4 * kv.block_size + d % 4; };
-    int8_t* values = static_cast<int8_t*>(kv.v) + (block_head * kv.block_size + place) * kv.v_dim;
-    const float key_scale = byte_scale(k, kv.qk_dim), value_scale = byte_scale(v, kv.v_dim);
+    const float key_scale = byte_scale(k, kv.qk_dim);
     quantise_values(k, kv.qk_dim, key_scale, [&](int32_t d, int8_t value) { *key_at(d) = value; });
     for (int32_t d = kv.qk_dim; d < padded; ++d) *key_at(d) = 0;
-    quantise_values(v, kv.v_dim, value_scale, [&](int32_t d, int8_t value) { values[d] = value; });
     kv.k_scales[block_head * kv.block_size + place] = key_scale;
+    if (kv.v_in_k) return;
+    int8_t* values = static_cast<int8_t*>(kv.v) + (block_head * kv.block_size + place) * kv.v_dim;
+    const float value_scale = byte_scale(v, kv.v_dim);
+    quantise_values(v, kv.v_dim, value_scale, [&](int32_t d, int8_t value) { values[d] = value; });
     kv.v_scales[block_head * kv.block_size + place] = value_scale;
 }
 
 void write_kv(const KVView* kv, const float* k, int64_t ld_k, const float* v, int64_t ld_v, const int64_t* slots,
               int32_t rows, int32_t head_begin, int32_t head_end) {
-    for (int32_t row = 0; row < rows; ++row, k += ld_k, v += ld_v) {
+    for (int32_t row = 0; row < rows; ++row, k += ld_k, v += ld_v) {  // v may be null where it is in k, and ld_v is 0
         const int64_t block = slots[row] / kv->block_size;
         const auto place = static_cast<int32_t>(slots[row] % kv->block_size);
         for (int32_t head = head_begin; head < head_end; ++head) {
             const float* key = k + static_cast<int64_t>(head) * kv->qk_dim;
-            const float* value = v + static_cast<int64_t>(head) * kv->v_dim;
+            const float* value = kv->v_in_k ? nullptr : v + static_cast<int64_t>(head) * kv->v_dim;
             const int64_t block_head = block * kv->num_kv_heads + head;
             if (kv->type == KVType::bf16) {
                 write_bfloat16(*kv, key, value, block_head, place);

@@ -93,13 +93,15 @@ void Plan::add_row_stage(RowKind kind, bool cuts_at_blocks) {
 
 void Plan::add_row_op(std::unique_ptr<RowOp> op) { row_stage_->add(std::move(op)); }
 
-void Plan::add_product_stage(RowKind kind, const PreparedPlace& input) {
-    auto stage = std::make_unique<ProductStage>(kind, input, num_threads());
+void Plan::add_product_stage(RowKind kind) {
+    auto stage = std::make_unique<ProductStage>(kind, num_threads());
     product_stage_ = stage.get();
     stages_.push_back(std::move(stage));
 }
 
 void Plan::add_product(const ProductPart& part) { product_stage_->add(part); }
+
+void Plan::add_stage(std::unique_ptr<Stage> stage) { stages_.push_back(std::move(stage)); }
 
 void Plan::add_attention(const AttentionLayer& layer, const AttentionShape& shape) {
     const auto found = std::find_if(schedules_.begin(), schedules_.end(),
@@ -112,6 +114,7 @@ void Plan::add_attention(const AttentionLayer& layer, const AttentionShape& shap
     AttentionCall call{};
     call.kv = layer.kv;
     call.num_heads = shape.num_heads;
+    call.head_parts = shape.head_parts;
     call.window = shape.window;
     call.causal = shape.causal;
     call.soft_cap = layer.soft_cap;

@@ -52,8 +52,9 @@ public:
     // In the order in which they run.
     void add_row_stage(RowKind kind, bool cuts_at_blocks);
     void add_row_op(std::unique_ptr<RowOp> op);  // to the last row stage
-    void add_product_stage(RowKind kind, const PreparedPlace& input);
+    void add_product_stage(RowKind kind);
     void add_product(const ProductPart& part);   // to the last product stage
+    void add_stage(std::unique_ptr<Stage> stage);
     void add_attention(const AttentionLayer& layer, const AttentionShape& shape);
     void set_last_hidden(const Place& place) { last_hidden_ = place; }
     void set_logits(const Place& place) { logits_ = place; }

@@ -8,8 +8,9 @@
 
 namespace headway {
 
-// One matrix of a stage. Without a gate row n of it goes to column n of `out`.
+// One matrix of a stage, and the rows that it multiplies. Without a gate row n of it goes to column n of `out`.
 struct ProductPart {
+    PreparedPlace input;
     MatrixView matrix;
     Place out;
     const float* bias = nullptr;
@@ -20,15 +21,13 @@ struct ProductPart {
 
 class ProductStage final : public Stage {
 public:
-    ProductStage(RowKind kind, const PreparedPlace& input, int num_threads)
-        : kind_(kind), input_(input), num_threads_(num_threads) {}
+    ProductStage(RowKind kind, int num_threads) : kind_(kind), num_threads_(num_threads) {}
     void add(const ProductPart& part);
     int32_t begin(const StepContext& context) override;
     void run(const StepContext& context, int32_t item, int thread) override;
 
 private:
     RowKind kind_;
-    PreparedPlace input_;
     int num_threads_;
     std::vector<ProductPart> parts_;
     int32_t num_panels_ = 0;  // of all parts

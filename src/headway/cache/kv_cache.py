@@ -97,8 +97,8 @@ class KVCache:
     def try_admit(self, sequence: Sequence, num_reserved: int = 0) -> bool:
         """Starts a sequence from what the tree has of its tokens; sets num_computed_tokens (and num_cached_tokens).
 
-        The last token is never taken from the tree: its logits are wanted, so it is always computed. So is a prompt whose
-        log-probabilities are to be told.
+        The last token is never taken from the tree: its logits are wanted, so it is always computed. So is a prompt
+        whose log-probabilities are to be told.
 
         Args:
             num_reserved: blocks that are available but promised to others.

@@ -21,7 +21,8 @@ EXTRA_END = ord("#")
 """Only generation_config.json knows it. The model says it where a bias makes it."""
 FORCED_END = {str(EXTRA_END): 100}
 BLOCK_SIZE = 16
-KV_TOKEN_BYTES = 2 * HIDDEN_SIZE * 4
+VALUE_BYTES = {"torch": 4, "native": 2}
+"""Of a number of K or V: float32 and bfloat16. The model's are 0 and 1, which both hold."""
 TEMPLATE = (
     "{% for message in messages %}"
     "{% if not loop.first and message.role == loop.previtem.role %}"
@@ -32,13 +33,18 @@ TEMPLATE = (
 URL = "/v1/completions"
 
 
-@pytest.fixture(scope="module")
-def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["torch", "native"])
+def tiny_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [END_TOKEN_ID, EXTRA_END]}))
     (folder / "template.jinja").write_text(TEMPLATE)
-    flags = ["--dtype", "float32", "--max-num-seqs", "8", "--max-num-batched-tokens", "64", "--threads", "1"]
-    flags += ["--block-size", str(BLOCK_SIZE), "--kv-cache-memory", str(MAX_POSITION * KV_TOKEN_BYTES)]
+    flags = ["--executor", request.param, "--max-num-seqs", "8", "--max-num-batched-tokens", "64", "--threads", "1"]
+    flags += [
+        "--block-size",
+        str(BLOCK_SIZE),
+        "--kv-cache-memory",
+        str(MAX_POSITION * 2 * HIDDEN_SIZE * VALUE_BYTES[request.param]),
+    ]
     flags += ["--chat-template", str(folder / "template.jinja"), "--seed", "5"]
     server = start_server(tmp_path_factory.mktemp("serve"), *flags, model=str(folder))
     yield server
@@ -306,6 +312,7 @@ def test_a_turn_that_was_broken_off_does_not_show_in_the_next(server: Server) ->
             assert min(place, len(start)) // BLOCK_SIZE * BLOCK_SIZE <= cached <= place
 
 
+@pytest.mark.parametrize("tiny_server", ["torch"], indirect=True)  # the native one is through before they are there
 def test_requests_in_the_queue_whose_clients_leave_are_never_computed(server: Server) -> None:
     """Eight rows run all the time; behind 48 choices come five prompts of 300 tokens, and their clients go."""
     computed = server.metric("headway_computed_tokens_total")

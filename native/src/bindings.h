@@ -47,6 +47,7 @@ struct BoundSampler {
 };
 
 void bind_exec(nanobind::module_& module);
+void bind_matrix(nanobind::module_& module);
 void bind_bus_errors(nanobind::module_& module);
 
 }  // namespace headway

@@ -22,14 +22,18 @@ struct Shape {
     int32_t window = 0;
     float soft_cap = 0.0f;
     bool causal = true;
+    bool v_in_k = false;
+    int32_t head_parts = 1;
+    int32_t num_parts() const { return num_kv_heads * head_parts; }
 };
 
 const char* type_name(KVType type) { return type == KVType::bf16 ? "bf16" : "int8"; }
 
-#define SHAPE_FORMAT "%s %s heads %d/%d dims %d/%d block %d context %d tokens %d window %d cap %g"
+#define SHAPE_FORMAT "%s %s heads %d/%d dims %d/%d block %d context %d tokens %d window %d cap %g parts %d%s"
 #define SHAPE_VALUES(table, s)                                                                                    \
     (table).name, type_name((s).type), (s).num_heads, (s).num_kv_heads, (s).qk_dim, (s).v_dim, (s).block_size,    \
-        (s).context_len, (s).num_tokens, (s).window, static_cast<double>((s).soft_cap)
+        (s).context_len, (s).num_tokens, (s).window, static_cast<double>((s).soft_cap), (s).head_parts,           \
+        (s).v_in_k ? " values in keys" : ""
 
 float float_of(uint16_t bits) {
     const uint32_t word = static_cast<uint32_t>(bits) << 16;
@@ -58,7 +62,8 @@ struct Cache {
         const bool is_bf16 = shape.type == KVType::bf16;
         return {shape.type,  shape.block_size, shape.num_kv_heads,
                 shape.qk_dim, shape.v_dim,     is_bf16 ? static_cast<void*>(k16.data()) : k8.data(),
-                is_bf16 ? static_cast<void*>(v16.data()) : v8.data(), k_scales.data(), v_scales.data()};
+                shape.v_in_k ? nullptr : is_bf16 ? static_cast<void*>(v16.data()) : v8.data(),
+                k_scales.data(), shape.v_in_k ? nullptr : v_scales.data(), shape.v_in_k};
     }
 
     double key(int64_t slot, int32_t head, int32_t d) const {
@@ -73,6 +78,7 @@ struct Cache {
     }
 
     double value(int64_t slot, int32_t head, int32_t d) const {
+        if (shape.v_in_k) return key(slot, head, d);
         const int64_t block_head = slot / shape.block_size * shape.num_kv_heads + head, place = slot % shape.block_size;
         if (shape.type == KVType::bf16) {
             const int64_t pair = block_head * (shape.block_size / 2) + place / 2;
@@ -159,7 +165,7 @@ AttentionCall make_call(const Sequence& sequence, Written& written, std::vector<
     call.out = out.data();
     call.ld_out = static_cast<int64_t>(shape.num_heads) * shape.v_dim;
     call.num_heads = shape.num_heads;
-    call.head_parts = 1;
+    call.head_parts = shape.head_parts;
     call.scale = 1.0f / std::sqrt(static_cast<float>(shape.qk_dim));
     call.soft_cap = shape.soft_cap;
     call.window = shape.window;
@@ -187,7 +193,7 @@ std::vector<float> attend_in_pieces(const ExecKernels& table, const Sequence& se
     for (int32_t begin = 0; begin < sequence.shape.num_tokens;) {
         const int32_t size = seed == 0 ? most : 1 + static_cast<int32_t>(random() % most);
         const int32_t end = std::min(sequence.shape.num_tokens, begin + size);
-        for (int32_t head = 0; head < sequence.shape.num_kv_heads; ++head) {
+        for (int32_t head = 0; head < sequence.shape.num_parts(); ++head) {
             table.attend(&call, begin, end, head, scratch.data());
         }
         begin = end;
@@ -201,7 +207,7 @@ std::vector<float> attend_by_chunks(const ExecKernels& table, const Sequence& se
     const AttentionCall call = make_call(sequence, written, out);
     std::vector<float> scratch = make_scratch(call);
     const int32_t num_chunks = (shape.context_len + attention_chunk - 1) / attention_chunk;
-    const int32_t heads = shape.num_heads / shape.num_kv_heads;
+    const int32_t heads = shape.num_heads / shape.num_parts();
     std::vector<float> largest(num_chunks * heads), sum(largest), values(largest.size() * shape.v_dim);
     std::vector<PartialAttention> partials;
     for (int32_t c = 0; c < num_chunks; ++c) {
@@ -209,7 +215,7 @@ std::vector<float> attend_by_chunks(const ExecKernels& table, const Sequence& se
         partials.push_back({&largest[c * heads], &sum[c * heads], chunk_values});
     }
     for (int32_t token = 0; token < shape.num_tokens; ++token) {
-        for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+        for (int32_t head = 0; head < shape.num_parts(); ++head) {
             for (int32_t c = num_chunks - 1; c >= 0; --c) {
                 table.attend_chunk(&call, token, head, c, scratch.data(), &partials[c]);
             }
@@ -234,7 +240,7 @@ std::vector<float> attend_as_decodes(const ExecKernels& table, const Sequence& s
         call.first_token = token;
         call.first_position = length - 1;
         std::vector<float> scratch = make_scratch(call);
-        for (int32_t head = 0; head < shape.num_kv_heads; ++head) table.attend(&call, 0, 1, head, scratch.data());
+        for (int32_t head = 0; head < shape.num_parts(); ++head) table.attend(&call, 0, 1, head, scratch.data());
     }
     return out;
 }
@@ -340,6 +346,28 @@ void test_shapes(const ExecKernels& table) {
     }
 }
 
+// Latent attention: a value is the first columns of its key; and many query heads in parts, whose number changes no bit.
+void test_values_in_keys(const ExecKernels& table) {
+    uint32_t seed = 500;
+    for (Shape shape : {Shape{16, 1, 72, 64, 16, 300, 20}, Shape{8, 2, 40, 24, 32, 33, 33}, Shape{4, 1, 19, 15, 16, 70, 3}}) {
+        for (KVType type : {KVType::bf16, KVType::int8}) {
+            shape.type = type;
+            shape.v_in_k = true;
+            std::vector<float> in_one;
+            for (int32_t head_parts : {1, 2, 4}) {
+                shape.head_parts = head_parts;
+                check_shape(table, shape, seed);
+                const Sequence sequence(shape, seed);
+                Written written(table, sequence, shape.context_len, seed);
+                const std::vector<float> out = attend_in_pieces(table, sequence, written, table.attend_tokens, 0);
+                if (head_parts == 1) in_one = out;
+                CHECK(same_bits(in_one, out), SHAPE_FORMAT ": parts of heads differ", SHAPE_VALUES(table, shape));
+            }
+            ++seed;
+        }
+    }
+}
+
 // A later token whose K and V are NaN and infinite changes no bit of an earlier one in the same tile.
 void test_later_tokens_are_not_seen(const ExecKernels& table) {
     Shape shape = shapes[0];
@@ -417,6 +445,7 @@ void headway_tests::test_attention() {
         test_odd_partner_is_zeroed(*table);
         test_rounding_of_special_values(*table);
         test_shapes(*table);
+        test_values_in_keys(*table);
         test_later_tokens_are_not_seen(*table);
     }
 }

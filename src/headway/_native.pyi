@@ -117,6 +117,33 @@ class Plan:
     def select(self, *, input: _Place, out: _Place) -> None: ...
     def embed_types(self, table: PackedMatrix, *, out: _Place) -> None: ...
     def pool(self, *, kind: int, normalise: bool, input: _Place, out: _Place) -> None: ...
+    def copy_heads(
+        self, *, input: _Place, out: _Place, num_heads: int, width: int, in_step: int, out_step: int
+    ) -> None: ...
+    def route(
+        self,
+        *,
+        input: _Place,
+        out: _Place,
+        is_sigmoid: bool,
+        top_k: int,
+        num_groups: int,
+        top_groups: int,
+        num_counted: int,
+        bias: npt.NDArray[np.float32] | None,
+        normalise: bool,
+        scale: float,
+    ) -> None: ...
+    def expert_gather(self, *, routing: _Place, max_places: int, input: _Place, out: _PreparedPlace) -> int:
+        """The first of four stages: their schedule."""
+
+    def expert_pairs(
+        self, schedule: int, matrix: PackedMatrix, *, num_rows: int, gate: int, input: _PreparedPlace, out: _Place
+    ) -> None: ...
+    def expert_prepare(self, schedule: int, *, input: _Place, out: _PreparedPlace) -> None: ...
+    def expert_sum(
+        self, schedule: int, matrix: PackedMatrix, *, num_rows: int, input: _PreparedPlace, out: _Place
+    ) -> None: ...
     def product_stage(self, *, is_selected: bool, input: _PreparedPlace) -> None: ...
     def product(
         self,
@@ -127,7 +154,11 @@ class Plan:
         base: _Place,
         scale: float,
         gate: int,
-    ) -> None: ...
+        input: _PreparedPlace | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> None:
+        """`input`: the stage's where there is none; `rows`: (first, number) of the matrix, first a multiple of 16."""
+
     def cache(
         self,
         *,
@@ -136,7 +167,7 @@ class Plan:
         qk_dim: int,
         v_dim: int,
         k: npt.NDArray[np.uint8],
-        v: npt.NDArray[np.uint8],
+        v: npt.NDArray[np.uint8] | None,
     ) -> KVCacheView: ...
     def write_kv(self, cache: KVCacheView, *, k: _Place, v: _Place) -> None: ...
     def attention(
@@ -150,6 +181,7 @@ class Plan:
         soft_cap: float,
         window: int,
         causal: bool,
+        head_parts: int = 1,
     ) -> None: ...
     def finish(self, *, last_hidden: _Place, logits: _Place) -> None:
         """Takes the memory. Raises MemoryError that names the bytes."""

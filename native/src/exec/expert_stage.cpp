@@ -55,12 +55,14 @@ void ExpertSchedule::begin(const StepContext& context) {
     }
 }
 
+void ExpertScratch::grow(size_t num_floats) {
+    for (std::vector<float>& floats : floats_) floats.resize(std::max(floats.size(), num_floats));
+}
+
 ExpertPrepareStage::ExpertPrepareStage(ExpertSchedule& schedule, bool gathers, const Place& in, const PreparedPlace& out,
-                                       int num_threads)
-    : schedule_(schedule), gathers_(gathers), in_(in), out_(out), num_threads_(num_threads), scratch_(num_threads) {
-    for (std::vector<float>& rows : scratch_) {
-        if (gathers) rows.resize(static_cast<size_t>(max_row_tile) * in.width);
-    }
+                                       ExpertScratch& scratch)
+    : schedule_(schedule), gathers_(gathers), in_(in), out_(out), scratch_(scratch) {
+    scratch_.grow(static_cast<size_t>(max_row_tile) * in.width);
 }
 
 int32_t ExpertPrepareStage::begin(const StepContext& context) {
@@ -75,14 +77,14 @@ int32_t ExpertPrepareStage::begin(const StepContext& context) {
     }
     const auto num_tiles = static_cast<int32_t>(tiles_.size());
     const bool is_small = schedule_.num_places() <= few_places;
-    tiles_an_item_ = std::max(1, is_small ? num_tiles : num_tiles / (num_threads_ * items_a_thread));
+    tiles_an_item_ = std::max(1, is_small ? num_tiles : num_tiles / (scratch_.num_threads() * items_a_thread));
     return divide_up(num_tiles, tiles_an_item_);
 }
 
 void ExpertPrepareStage::run(const StepContext& context, int32_t item, int thread) {
     const auto num_tiles = static_cast<int32_t>(tiles_.size());
     const int32_t end = std::min((item + 1) * tiles_an_item_, num_tiles);
-    for (int32_t i = item * tiles_an_item_; i < end; ++i) run_tile(context, tiles_[i], scratch_[thread].data());
+    for (int32_t i = item * tiles_an_item_; i < end; ++i) run_tile(context, tiles_[i], scratch_.of(thread));
 }
 
 void ExpertPrepareStage::run_tile(const StepContext& context, const ExpertTile& tile, float* scratch) const {
@@ -143,18 +145,16 @@ void ExpertPairStage::run(const StepContext& context, int32_t item, int) {
 }
 
 ExpertSumStage::ExpertSumStage(const ExpertSchedule& schedule, const ExpertMatrices& downs, const PreparedPlace& in,
-                               const Place& out, int num_threads)
-    : schedule_(schedule), downs_(downs), in_(in), out_(out), num_threads_(num_threads), scratch_(num_threads) {
-    for (std::vector<float>& made : scratch_) {
-        made.resize(static_cast<size_t>(most_block_rows + max_row_tile) * most_sum_panels * panel_lanes);
-    }
+                               const Place& out, ExpertScratch& scratch)
+    : schedule_(schedule), downs_(downs), in_(in), out_(out), scratch_(scratch) {
+    scratch_.grow(static_cast<size_t>(most_block_rows + max_row_tile) * most_sum_panels * panel_lanes);
 }
 
 int32_t ExpertSumStage::begin(const StepContext& context) {
     if (context.step->num_tokens == 0) return 0;
     const int32_t num_panels = divide_up(downs_.num_rows, panel_lanes);
-    block_panels_ = std::clamp(num_panels / (num_threads_ * items_a_thread), 1, most_sum_panels);
-    if (num_threads_ == 1) block_panels_ = most_sum_panels;
+    block_panels_ = std::clamp(num_panels / (scratch_.num_threads() * items_a_thread), 1, most_sum_panels);
+    if (scratch_.num_threads() == 1) block_panels_ = most_sum_panels;
     return divide_up(num_panels, block_panels_);
 }
 
@@ -164,7 +164,7 @@ void ExpertSumStage::run(const StepContext& context, int32_t item, int thread) {
     const int32_t column = item * block_panels_ * panel_lanes;
     const int32_t num_columns = std::min(block_panels_ * panel_lanes, downs_.num_rows - column);
     const int64_t ld = static_cast<int64_t>(block_panels_) * panel_lanes;
-    float* made = scratch_[thread].data();
+    float* made = scratch_.of(thread);
     for (int32_t row = 0; row < context.step->num_tokens; ++row) std::fill_n(context.at(out_, row) + column, num_columns, 0.0f);
     for (const ExpertRun& run : schedule_.runs()) {
         const MatrixView matrix = matrix_part(downs_.of(run.expert), item * block_panels_, num_columns);

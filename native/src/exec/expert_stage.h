@@ -10,6 +10,7 @@
 // experts of a column, ascending, from 0.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -43,6 +44,18 @@ private:
     std::vector<int32_t> counts_;  // of each expert
 };
 
+// Memory of each thread, shared by all stages of experts, of which one runs at a time.
+class ExpertScratch {
+public:
+    explicit ExpertScratch(int num_threads) : floats_(num_threads) {}
+    void grow(size_t num_floats);
+    float* of(int thread) { return floats_[thread].data(); }
+    int num_threads() const { return static_cast<int>(floats_.size()); }
+
+private:
+    std::vector<std::vector<float>> floats_;
+};
+
 // Rows of one expert, at most a tile of Activations.
 struct ExpertTile {
     int32_t run;
@@ -53,7 +66,8 @@ struct ExpertTile {
 class ExpertPrepareStage final : public Stage {
 public:
     // gathers: `in` has a row a token, and this is the first stage of the schedule; else a row a place.
-    ExpertPrepareStage(ExpertSchedule& schedule, bool gathers, const Place& in, const PreparedPlace& out, int num_threads);
+    ExpertPrepareStage(ExpertSchedule& schedule, bool gathers, const Place& in, const PreparedPlace& out,
+                       ExpertScratch& scratch);
     int32_t begin(const StepContext& context) override;
     void run(const StepContext& context, int32_t item, int thread) override;
 
@@ -64,10 +78,9 @@ private:
     bool gathers_;
     Place in_;
     PreparedPlace out_;
-    int num_threads_;
+    ExpertScratch& scratch_;  // a tile of rows
     int32_t tiles_an_item_ = 1;
     std::vector<ExpertTile> tiles_;
-    std::vector<std::vector<float>> scratch_;  // of each thread, a tile of rows
 };
 
 // Matrices of all experts, one under another, each from a panel on.
@@ -102,7 +115,7 @@ class ExpertSumStage final : public Stage {
 public:
     // out: a row a token.
     ExpertSumStage(const ExpertSchedule& schedule, const ExpertMatrices& downs, const PreparedPlace& in, const Place& out,
-                   int num_threads);
+                   ExpertScratch& scratch);
     int32_t begin(const StepContext& context) override;
     void run(const StepContext& context, int32_t item, int thread) override;
 
@@ -114,9 +127,8 @@ private:
     ExpertMatrices downs_;
     PreparedPlace in_;
     Place out_;
-    int num_threads_;
+    ExpertScratch& scratch_;  // a block of results
     int32_t block_panels_ = 0;
-    std::vector<std::vector<float>> scratch_;  // of each thread, a block of results
 };
 
 }  // namespace headway

@@ -15,11 +15,15 @@ from headway.model.ops import (
     Add,
     Attention,
     Embed,
+    Experts,
+    HeadLinear,
+    Join,
     Linear,
     Logits,
     Mul,
     Norm,
     Rope,
+    Route,
     Scale,
     SelectRows,
 )
@@ -99,7 +103,15 @@ def reference_logits(
             case Rope():
                 made = _rope(op, sources[0], positions)
             case Attention():
-                made = _attention(op, *sources, keep)
+                made = _attention(op, *sources, keep=keep)
+            case Join():
+                made = np.concatenate(sources, axis=1)
+            case HeadLinear():
+                made = _head_linear(op, sources[0], weights[op.weight], op.weight in quantised)
+            case Route():
+                made = route(op, sources[0], None if op.bias is None else weights[op.bias])
+            case Experts():
+                made = _experts(op, *sources, weights, quantised)
             case SelectRows():
                 made = sources[0]
             case Logits():
@@ -122,13 +134,13 @@ def _rope(op: Rope, x: Array, positions: Array) -> Array:
     heads = x.reshape(len(x), -1, op.head_dim)
     angles = (positions.astype(np.float32)[:, None] * np.array(op.frequencies, np.float32)).astype(np.float64)
     cosines, sines = (f(angles)[:, None, :] * op.magnitude for f in (np.cos, np.sin))
-    half = op.dims // 2
+    middle, end = op.start + op.dims // 2, op.start + op.dims
     low, high = (
-        (slice(0, half), slice(half, op.dims))
+        (slice(op.start, middle), slice(middle, end))
         if op.layout == "half"
         else (
-            slice(0, op.dims, 2),
-            slice(1, op.dims, 2),
+            slice(op.start, end, 2),
+            slice(op.start + 1, end, 2),
         )
     )
     made = heads.copy()
@@ -137,11 +149,51 @@ def _rope(op: Rope, x: Array, positions: Array) -> Array:
     return made.reshape(x.shape)
 
 
-def _attention(op: Attention, q: Array, k: Array, v: Array, keep: Callable[[Array], Array]) -> Array:
+def _head_linear(op: HeadLinear, x: Array, weight: Array, is_quantised: bool) -> Array:
+    heads, _, width = weight.shape
+    values = x.reshape(len(x), heads, width + op.kept)
+    made = []
+    for head in range(heads):
+        columns = values[:, head, :width]
+        made += [(to_int8_groups(columns) if is_quantised else columns) @ weight[head].T, values[:, head, width:]]
+    return np.concatenate(made, axis=1)
+
+
+def route(op: Route, logits: Array, bias: Array | None) -> Array:
+    """What each expert counts for each row, one row after the other."""
+    made = np.zeros(logits.shape)
+    size = logits.shape[1] // op.num_groups
+    for row, scores in zip(made, logits.astype(np.float64), strict=True):
+        scores = np.exp(scores - scores.max()) if op.scoring == "softmax" else 1 / (1 + np.exp(-scores))
+        scores = scores / scores.sum() if op.scoring == "softmax" else scores
+        choice = scores if bias is None else scores + bias
+        counted = 2 if op.group_score == "two_largest" else 1
+        worth = [np.sort(choice[at : at + size])[::-1][:counted].sum() for at in range(0, len(choice), size)]
+        groups = np.argsort(-np.array(worth), kind="stable")[: op.top_groups]
+        allowed = np.isin(np.arange(len(choice)) // size, groups)
+        chosen = np.argsort(-np.where(allowed, choice, -np.inf), kind="stable")[: op.top_k]
+        row[chosen] = scores[chosen] / (scores[chosen].sum() if op.normalise else 1) * op.scale
+    return made
+
+
+def _experts(op: Experts, x: Array, routing: Array, weights: Mapping[str, Array], quantised: Collection[str]) -> Array:
+    def product(values: Array, name: str) -> Array:
+        return (to_int8_groups(values) if name in quantised else values) @ weights[name].T
+
+    total = np.zeros((len(x), len(weights[op.downs[0]])))
+    for expert, (gate, up, down) in enumerate(zip(op.gates, op.ups, op.downs, strict=True)):
+        hidden = ACTIVATIONS[op.kind](product(x, gate)) * product(x, up)
+        total += np.where(routing[:, expert, None] != 0, product(hidden, down) * routing[:, expert, None], 0)
+    return total
+
+
+def _attention(op: Attention, q: Array, k: Array, v: Array | None = None, *, keep: Callable[[Array], Array]) -> Array:
     length, group = len(q), op.num_heads // op.num_kv_heads
     queries = q.reshape(length, op.num_heads, op.qk_dim)
-    keys = np.repeat(keep(k.reshape(length, op.num_kv_heads, op.qk_dim)), group, axis=1)
-    values = np.repeat(keep(v.reshape(length, op.num_kv_heads, op.v_dim)), group, axis=1)
+    kept = keep(k.reshape(length, op.num_kv_heads, op.qk_dim))
+    keys = np.repeat(kept, group, axis=1)
+    own = kept[..., : op.v_dim] if v is None else keep(v.reshape(length, op.num_kv_heads, op.v_dim))
+    values = np.repeat(own, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", queries, keys) * op.scale
     if op.soft_cap is not None:
         scores = op.soft_cap * np.tanh(scores / op.soft_cap)

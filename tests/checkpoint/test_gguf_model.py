@@ -186,7 +186,7 @@ UNSUPPORTED = [
     ({"architecture": "nosuch"}, r"'nosuch'; there are llama, granite, smollm3, qwen2, qwen3"),
     ({"entries": {"general.type": "adapter"}}, "type 'adapter'"),
     ({"without": ("token_embd.weight",)}, "a vocabulary or an adapter"),
-    ({"keys": {"expert_count": 8}}, "mixture of experts"),
+    ({"architecture": "qwen3", "keys": {"expert_count": 8}}, "mixture of experts in the architecture 'qwen3'"),
     ({"keys": {"attention.causal": False}}, "bidirectional"),
     ({"keys": {"attention.key_length": 4, "attention.value_length": 2}}, "4 for keys, 2 for values"),
     ({"keys": {"rope.dimension_count": 2}}, "rotates 2 of 4"),

@@ -197,7 +197,8 @@ def test_inspect_tells_the_program_and_what_the_weights_run_as(
     assert run(["inspect", model]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == model
-    assert "logits" in lines[-2]
+    assert "logits" in lines[-3]
+    assert lines[-2].startswith("KV cache: ")
     assert lines[-1].startswith("F32   runs as bf16      9 matrices")
     assert lines[-1].endswith("values are rounded")
     assert run(["inspect", model, "--quantization", "int4"]) == 0

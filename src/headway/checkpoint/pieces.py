@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headway.checkpoint.shape import ModelShape
+from headway.errors import CorruptCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,19 @@ class Piece:
     part: str
     """Its name in a layer, without .weight and .bias."""
     rows: Rows
+    shape: tuple[int, ...] | None = None
+    """Of the canonical tensor; None: these rows of the file's."""
+    turned_heads: int | None = None
+    """As WeightView's."""
+
+    def shape_in(self, whole: tuple[int, ...], where: str) -> tuple[int, ...]:
+        """The canonical tensor's shape, for a tensor of the shape `whole`. Raises CorruptCheckpoint."""
+        rows = (self.rows.num_rows, *whole[1:])
+        if self.shape is None:
+            return rows
+        if prod(self.shape) != prod(rows):
+            raise CorruptCheckpoint(f"{where} has the shape {whole}: {self.part} of it is not {self.shape}")
+        return self.shape
 
 
 Split = Callable[[ModelShape], tuple[Piece, ...]]
@@ -67,6 +82,41 @@ def qkv_by_head(shape: ModelShape) -> tuple[Piece, ...]:
     dim = shape.head_dim
     return tuple(
         Piece(f"attn.{part}", Rows(at * dim, dim, shape.num_heads, 3 * dim)) for at, part in enumerate(("q", "k", "v"))
+    )
+
+
+def stacked_experts(part: str) -> Split:
+    """One of the three matrices, of all experts one under another: [experts, rows, columns]."""
+
+    def split(shape: ModelShape) -> tuple[Piece, ...]:
+        if shape.experts is None:
+            return ()
+        sizes = shape.experts.width, shape.hidden_size
+        sizes = sizes[::-1] if part == "down" else sizes
+        return tuple(Piece(f"mlp.experts.{e}.{part}", Rows(e, 1), sizes) for e in range(shape.experts.num_experts))
+
+    return split
+
+
+def latent_and_rope(shape: ModelShape) -> tuple[Piece, ...]:
+    """The latent above the key's columns with positions."""
+    return (
+        ()
+        if shape.latent is None
+        else _stacked(("attn.latent", shape.latent.kv_rank), ("attn.k_rope", shape.latent.rope_dim))
+    )
+
+
+def key_and_value_up(shape: ModelShape) -> tuple[Piece, ...]:
+    """Of each head what makes its key of the latent, then what makes its value."""
+    latent, heads = shape.latent, shape.num_heads
+    if latent is None:
+        return ()
+    stride = latent.nope_dim + latent.v_dim
+    keys, values = (heads, latent.kv_rank, latent.nope_dim), (heads, latent.v_dim, latent.kv_rank)
+    return (
+        Piece("attn.k_up", Rows(0, latent.nope_dim, heads, stride), keys, turned_heads=heads),
+        Piece("attn.v_up", Rows(latent.nope_dim, latent.v_dim, heads, stride), values),
     )
 
 

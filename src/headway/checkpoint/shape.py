@@ -20,6 +20,19 @@ model/. Canonical names of weights, which every format is mapped onto (i is the 
     layers.i.mlp.up.weight          [intermediate_size, hidden_size]         .bias
     layers.i.mlp.down.weight        [hidden_size, intermediate_size]         .bias
     layers.i.mlp_out_norm.weight    [hidden_size], of what the MLP adds
+    layers.i.mlp.router.weight      [experts, hidden_size]; with it the experts, e from 0, and what all tokens go to:
+    layers.i.mlp.choice.bias        [experts], where the choice has one
+    layers.i.mlp.experts.e.gate.weight, .up.weight, .down.weight
+    layers.i.mlp.shared.gate.weight, .up.weight, .down.weight
+    layers.i.mlp.shared_gate.weight [1, hidden_size]
+    layers.i.attn.q_a.weight        [q_rank, hidden_size]                    .bias  latent attention: LatentShape
+    layers.i.attn.q_a_norm.weight   [q_rank]
+    layers.i.attn.q_b.weight        [num_heads * (nope_dim + rope_dim), q_rank]; without a q_rank attn.q
+    layers.i.attn.latent.weight     [kv_rank, hidden_size]                   .bias
+    layers.i.attn.latent_norm.weight [kv_rank]
+    layers.i.attn.k_rope.weight     [rope_dim, hidden_size]                  .bias
+    layers.i.attn.k_up.weight       [num_heads, kv_rank, nope_dim]: a query times it meets the latent itself
+    layers.i.attn.v_up.weight       [num_heads, v_dim, kv_rank]
     final_norm.weight               [hidden_size]
     embed_out.weight                [embedding_size, hidden_size]
     lm_head.weight                  [vocab_size, hidden_size], absent where it is tied to embed.weight
@@ -89,6 +102,43 @@ class EncoderShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsShape:
+    """A mixture of experts in the place of the MLP. How experts are chosen: model.ops.Route."""
+
+    num_experts: int
+    top_k: int
+    width: int
+    """Of each expert."""
+    layers: frozenset[int]
+    """Layers that have experts; the others have an MLP of intermediate_size."""
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    has_choice_bias: bool = False
+    num_groups: int = 1
+    top_groups: int = 1
+    group_score: Literal["largest", "two_largest"] = "largest"
+    normalise: bool = False
+    scale: float = 1.0
+    shared_width: int = 0
+    """Of the expert that all tokens go to; 0: there is none."""
+    has_shared_gate: bool = False
+    """What it adds is multiplied by a sigmoid of its own (Qwen2-MoE)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentShape:
+    """Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads come from one narrow latent."""
+
+    q_rank: int | None
+    """Queries come from a latent, too; None: from the hidden state."""
+    kv_rank: int
+    nope_dim: int
+    """Columns of a head's key that come from the latent."""
+    rope_dim: int
+    """Columns of a key with positions, the same for all heads."""
+    v_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """Everything that an architecture file needs to write a Program; no file, no array."""
 
@@ -108,6 +158,9 @@ class ModelShape:
     """None: positions are learned, rows of a table."""
     local_rope: RopeShape | None = None
     """Of the layers with a window, where theirs is another (Gemma 3)."""
+    experts: ExpertsShape | None = None
+    latent: LatentShape | None = None
+    """head_dim is then nope_dim + rope_dim."""
     activation: Activation = "silu"
     has_qkv_bias: bool = False
     has_o_bias: bool = False

@@ -17,6 +17,8 @@ from headway.checkpoint.pieces import Rows
 from headway.checkpoint.raw import Bytes, Int32, RawTensor, raw_of_floats
 
 Float32 = npt.NDArray[np.float32]
+ELEMENT_TYPES = ("F32", "F16", "BF16")
+"""Whose elements stand alone, not in blocks of a row."""
 
 
 class TensorPlace(Protocol):
@@ -78,6 +80,8 @@ class WeightView:
     """The part of the first dimension that is meant; None: all of it."""
     interleaved_heads: int | None = None
     """The rows are those of so many heads, with the two halves of a head interleaved (GGUF's q and k): undo it."""
+    turned_heads: int | None = None
+    """The rows are those of so many heads; `shape` has each head's columns as its rows (keys of latent attention)."""
     is_transposed: bool = False
     """The file has columns as rows (GPT-2's Conv1D); `rows` and `shape` are of the matrix as it should be."""
     shift: float = 0.0
@@ -104,6 +108,8 @@ class MappedWeights:
             values = view.rows.of(values)
         if view.interleaved_heads is not None:
             values = deinterleave_heads(values, view.interleaved_heads)
+        if view.turned_heads is not None:
+            values = values.reshape(view.turned_heads, -1, values.shape[-1]).swapaxes(1, 2)
         if view.shift:
             values = values + np.float32(view.shift)
         return np.ascontiguousarray(values).reshape(view.shape)
@@ -114,9 +120,9 @@ class MappedWeights:
         Raises UnsupportedModel for a type that is not read, CorruptCheckpoint for a file that has changed.
         """
         view = self._views[name]
-        if view.shift:
-            return raw_of_floats(self.read(name))
         kind, data = view.file.raw(view.name)
+        if view.shift or (view.turned_heads is not None and kind not in ELEMENT_TYPES):
+            return raw_of_floats(self.read(name))
         begin, end = _range(view)
         view.file.file.will_need(view.file.tensors[view.name].start + begin, end - begin)
         order = None
@@ -222,7 +228,7 @@ def deinterleaved_rows(num_rows: int, num_heads: int) -> Int32:
 
 def _is_scattered(view: WeightView) -> bool:
     """Whether the view's rows are no run of the file's bytes."""
-    return view.is_transposed or (view.rows is not None and view.rows.count > 1)
+    return view.is_transposed or view.turned_heads is not None or (view.rows is not None and view.rows.count > 1)
 
 
 def _range(view: WeightView) -> tuple[int, int]:
@@ -247,5 +253,8 @@ def _rows_of_bytes(view: WeightView, data: Bytes) -> Bytes:
     else:
         by_row = data.reshape(tensor.shape[0], -1)
         rows = by_row if view.rows is None else view.rows.of(by_row)
+        if view.turned_heads is not None:
+            of_head = rows.view(f"u{data.size // prod(tensor.shape)}").reshape(view.turned_heads, -1, tensor.shape[-1])
+            rows = of_head.swapaxes(1, 2)
     made: Bytes = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
     return made

@@ -25,6 +25,7 @@ def _act(given: dict[str, Any]) -> None:
     from headway.checkpoint.sources import resolve_source
     from headway.model.program import describe
     from headway.model.registry import make_program
+    from headway.planner.kv_kinds import describe_kv
     from headway.planner.native_costs import describe_forms
 
     flags, config, _ = split_settings(given)
@@ -39,6 +40,8 @@ def _act(given: dict[str, Any]) -> None:
     program = make_program(checkpoint.shape, max_model_len=settings.max_model_len)
     say(str(path))
     say(describe(program))
+    for line in describe_kv(program):
+        say(line)
     lacking = program.weights.keys() - checkpoint.weights.shapes().keys()
     if lacking:
         say(f"the files lack {len(lacking)} of its weights: {', '.join(sorted(lacking)[:5])}", style="yellow")

@@ -26,9 +26,9 @@ from headway.executor.native_plan import compile_plan
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, NativeFusion, PlanLimits
 from headway.executor.op_times import OpTime, between
-from headway.model.ops import Attention, Embed, Experts, HeadLinear
+from headway.model.ops import Attention, Embed
 from headway.model.program import Program
-from headway.planner.native_costs import vocabulary_names
+from headway.planner.native_costs import router_names, vocabulary_names
 
 BLOCK_MULTIPLE = 16
 KV_DTYPES: tuple[str, ...] = ("bfloat16", "int8")
@@ -77,6 +77,7 @@ class NativeExecutor:
                 quantization=quantization,
                 vocabulary=vocabulary_names(program),
                 keeps_floats=program.is_encoder,
+                unquantised=router_names(program),
             )
             self._plan, self._labels = compile_plan(program, loader, kv, limits, fusions, self._workers)
         except ValueError as error:
@@ -183,10 +184,6 @@ def native_refusal(program: Program, dtype: Dtype) -> HeadwayError | None:
         if isinstance(op, Embed) and op.index == "token_type" and not program.is_encoder:
             return UnsupportedModel(
                 "token types of a language model are not supported by the native executor: take --executor torch"
-            )
-        if isinstance(op, HeadLinear | Experts):
-            return UnsupportedModel(
-                f"{type(op).__name__} is not supported by the native executor: take --executor torch"
             )
         if isinstance(op, Attention) and op.causal == (op.cache_id is None):
             return UnsupportedModel(

@@ -4,7 +4,7 @@ A stage is a moment: what two stages use may share memory, what one stage uses m
 different ops of it at one time.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headway.planner.native_arena import GROUP_COLS, LANES, aligned, place_buffers
 
@@ -35,6 +35,8 @@ class Prepared:
     """Quantised, for matrices of 8 and 4 bits."""
     has_wide: bool
     """For bf16 matrices."""
+    places: int = 1
+    """Rows made ready for each row: of a token, one for each of its experts."""
 
 
 @dataclass(slots=True)
@@ -60,17 +62,17 @@ class Layout:
     wide_bytes: int
     _buffers: list[_Buffer] = field(default_factory=list)
 
-    def new(self, width: int, *, is_selected: bool, is_dense: bool = False) -> View:
-        """A value in a buffer of its own; `is_dense`: its rows lie end to end."""
+    def new(self, width: int, *, is_selected: bool, is_dense: bool = False, places: int = 1) -> View:
+        """A value in a buffer of its own; `is_dense`: its rows lie end to end; `places`: rows of it for each row."""
         ld = width if is_dense else -(-width // LANES) * LANES
-        self._buffers.append(_Buffer(aligned(self._rows(is_selected) * ld * 4), ld))
+        self._buffers.append(_Buffer(aligned(places * self._rows(is_selected) * ld * 4), ld))
         return View(len(self._buffers) - 1, 0, width, is_selected)
 
-    def new_prepared(self, width: int, *, is_selected: bool, has_q: bool, has_wide: bool) -> Prepared:
-        """Room for rows of `width` made ready."""
-        made = Prepared(-1, width, is_selected, has_q, has_wide)
+    def new_prepared(self, width: int, *, is_selected: bool, has_q: bool, has_wide: bool, places: int = 1) -> Prepared:
+        """Room for rows of `width` made ready; `places`: so many for each row."""
+        made = Prepared(-1, width, is_selected, has_q, has_wide, places)
         self._buffers.append(_Buffer(sum(self._part_bytes(made)), 0))
-        return Prepared(len(self._buffers) - 1, width, is_selected, has_q, has_wide)
+        return replace(made, buffer=len(self._buffers) - 1)
 
     def use(self, stage: int, *values: View | Prepared) -> None:
         """A stage reads or writes the values."""
@@ -108,7 +110,7 @@ class Layout:
 
     def _part_bytes(self, prepared: Prepared) -> tuple[int, int, int, int]:
         """Of q, scales, sums and the wide rows."""
-        rows = self._rows(prepared.is_selected)
+        rows = prepared.places * self._rows(prepared.is_selected)
         groups = -(-prepared.width // GROUP_COLS)
         quantised = rows * groups if prepared.has_q else 0
         wide = rows * groups * GROUP_COLS * self.wide_bytes if prepared.has_wide else 0

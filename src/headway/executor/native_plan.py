@@ -24,6 +24,8 @@ from headway.executor.fuse import (
     fuse,
     join_gates,
 )
+from headway.executor.native_experts import lower_experts, lower_route
+from headway.executor.native_heads import lower_head_linear, lower_join
 from headway.executor.native_layout import Layout
 from headway.executor.native_products import (
     lower_add_linear,
@@ -191,8 +193,14 @@ def lower(op: NativeOp, writer: PlanWriter) -> None:
             lower_pool(op, writer)
         case Logits():
             lower_logits(op, writer)
-        case Join() | HeadLinear() | Route() | Experts():
-            raise refuse(op)
+        case Join():
+            lower_join(op, writer)
+        case HeadLinear():
+            lower_head_linear(op, writer)
+        case Route():
+            lower_route(op, writer)
+        case Experts():
+            lower_experts(op, writer)
         case _:
             lower_elementwise(op, writer)
 

@@ -12,6 +12,7 @@ from headway.executor.native_row_ops import GATES
 from headway.executor.native_weights import interleaved_rows
 from headway.executor.native_writer import PlanWriter, refuse
 from headway.model.ops import Attention, Linear
+from headway.planner.limits import head_parts
 from headway.planner.native_arena import LANES
 
 _Part = tuple[_native.PackedMatrix, View, Float32 | None]
@@ -101,9 +102,8 @@ def lower_attention(op: Attention, writer: PlanWriter) -> None:
     as long as the layer takes."""
     if op.causal == (op.cache_id is None):
         raise refuse(op, " that is not causal with a cache, or causal without one")
-    if op.v is None:
-        raise refuse(op, " without values of its own")
-    q, k, v = (writer.values[name] for name in (op.q, op.k, op.v))
+    q, k = writer.values[op.q], writer.values[op.k]
+    v = None if op.v is None else writer.values[op.v]
     out, layout = writer.new(op.out, op.num_heads * op.v_dim, like=op.q), writer.layout
     caches: list[_native.KVCacheView] = []
 
@@ -121,14 +121,18 @@ def lower_attention(op: Attention, writer: PlanWriter) -> None:
             soft_cap=op.soft_cap or 0.0,
             window=op.window or 0,
             causal=op.causal,
+            head_parts=head_parts(op.num_heads, op.num_kv_heads),
         )
 
-    writer.row_op(emit_write, k, v, is_selected=False, cut="blocks")
+    written = (k,) if v is None else (k, v)
+    writer.row_op(emit_write, *written, is_selected=False, cut="blocks")
     writer.own_stage(emit, q, out)
 
 
 def _cache(plan: _native.Plan, op: Attention, writer: PlanWriter) -> _native.KVCacheView:
-    k, v = (np.frombuffer(cast(Any, memory), np.uint8) for memory in writer.kv.buffers(op.cache_id or 0))
+    keys, values = writer.kv.buffers(op.cache_id or 0)
+    k = np.frombuffer(cast(Any, keys), np.uint8)
+    v = None if op.v is None else np.frombuffer(cast(Any, values), np.uint8)
     return plan.cache(
         is_int8=writer.kv.dtype == "int8",
         num_kv_heads=op.num_kv_heads,

@@ -86,12 +86,13 @@ def lower_rope(outs: tuple[str, ...], inputs: tuple[str, ...], rope: Rope, write
         writer.values.update({out: writer.values[name] for out, name in zip(outs, inputs, strict=True)})
         first = writer.values[inputs[0]]
         width = sum(writer.values[name].width for name in inputs)
-        _turn(View(first.buffer, first.column, width, first.is_selected), rope, writer)
+        # The kernel turns the first columns of each head: those that turn begin each as many columns further on.
+        _turn(View(first.buffer, first.column + rope.start, width, first.is_selected), rope, writer)
         return
     for out, name in zip(outs, inputs, strict=True):
         copied = writer.new(out, writer.values[name].width, like=name)
         _element(writer, "copy", writer.values[name], None, copied)
-        _turn(copied, rope, writer)
+        _turn(View(copied.buffer, rope.start, copied.width, copied.is_selected), rope, writer)
 
 
 def _turn(value: View, rope: Rope, writer: PlanWriter) -> None:

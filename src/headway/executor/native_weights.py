@@ -12,7 +12,7 @@ import numpy.typing as npt
 from headway import _native
 from headway.checkpoint.raw import RawTensor, raw_of_floats
 from headway.config import Quantization
-from headway.errors import InvalidConfig, OutOfMemory, TensorMismatch
+from headway.errors import InvalidConfig, OutOfMemory, TensorMismatch, UnsupportedModel
 from headway.executor.base import Float32, Int32, Weights
 from headway.planner.run_form import RunForm, choose_run_form
 
@@ -31,6 +31,7 @@ class MatrixLoader:
         quantization: makes matrices of floats narrower.
         vocabulary: names of embedding tables and heads.
         keeps_floats: matrices that bfloat16 would round stay float32.
+        unquantised: names of matrices that `quantization` leaves as they are.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class MatrixLoader:
         quantization: Quantization | None = None,
         vocabulary: frozenset[str] = frozenset(),
         keeps_floats: bool = False,
+        unquantised: frozenset[str] = frozenset(),
     ) -> None:
+        self._unquantised = unquantised
         self._weights, self._shapes, self._workers = weights, shapes, workers
         self._quantization, self._vocabulary = quantization, vocabulary
         self._keeps_floats = keeps_floats
@@ -60,11 +63,9 @@ class MatrixLoader:
         """How a matrix is computed with. Raises UnsupportedModel, InvalidConfig: choose_run_form."""
         if name not in self._forms:
             kind = self._raw(name).type
+            quantization = None if name in self._unquantised else self._quantization
             self._forms[name] = choose_run_form(
-                kind,
-                self._quantization,
-                is_vocabulary=name in self._vocabulary,
-                keeps_floats=self._keeps_floats,
+                kind, quantization, is_vocabulary=name in self._vocabulary, keeps_floats=self._keeps_floats
             )
         return self._forms[name]
 
@@ -89,6 +90,43 @@ class MatrixLoader:
         height = self._shapes[gate][0]
         return self._packed((gate, up), list(interleaved_rows(height)), 2 * -(-height // LANES) * LANES)
 
+    def stacked(self, names: Sequence[str]) -> _native.PackedMatrix:
+        """Matrices of one form and shape, one under another, each from a panel of 16 rows on.
+
+        Raises as joined(), and UnsupportedModel where the forms differ.
+        """
+        self._check_forms(names)
+        height = self._shapes[names[0]][0]
+        step = aligned_rows(height)
+        rows = [at * step + np.arange(height) for at in range(len(names))]
+        return self._packed(tuple(names), rows, len(names) * step)
+
+    def stacked_gated(self, gates: Sequence[str], ups: Sequence[str]) -> _native.PackedMatrix:
+        """Pairs of matrices as gated() has them, one pair under another. Raises as stacked()."""
+        self._check_forms([*gates, *ups])
+        height = self._shapes[gates[0]][0]
+        step = 2 * aligned_rows(height)
+        pairs = [interleaved_rows(height)] * len(gates)
+        rows = [at * step + part for at, pair in enumerate(pairs) for part in pair]
+        names = tuple(name for pair in zip(gates, ups, strict=True) for name in pair)
+        return self._packed(names, rows, len(gates) * step)
+
+    def by_head(self, name: str) -> _native.PackedMatrix:
+        """The matrices of a tensor [heads, height, width], one under another as stacked(). Raises as joined()."""
+        heads, height, _ = self._shapes[name]
+        step = aligned_rows(height)
+        rows = (np.arange(heads)[:, None] * step + np.arange(height)).reshape(-1)
+        return self._packed((name,), [rows], heads * step)
+
+    def _check_forms(self, names: Sequence[str]) -> None:
+        first = names[0]
+        for name in names:
+            if self.form(name) != self.form(first):
+                raise UnsupportedModel(
+                    f"{first} runs as {self.form(first)} and {name} as {self.form(name)}; the native executor needs "
+                    "the experts of a layer to be alike, gate and up too: take --executor torch"
+                )
+
     def _packed(
         self, names: tuple[str, ...], rows: Sequence[npt.NDArray[np.int64]], height: int
     ) -> _native.PackedMatrix:
@@ -109,7 +147,7 @@ class MatrixLoader:
                 has_min=form.has_min,
                 wide_scales=form.wide_scales,
                 num_rows=height,
-                num_cols=self._shapes[names[0]][1],
+                num_cols=self._shapes[names[0]][-1],
             )
         except MemoryError as error:
             raise OutOfMemory(f"the weights {', '.join(names)} as {form.form}: {error}") from error
@@ -118,15 +156,19 @@ class MatrixLoader:
         raw = self._raw(name)
         self._check(name, raw.shape)
         order = dest_rows if raw.row_order is None else dest_rows[raw.row_order]
-        step = max(1, _PART_BYTES // raw.row_bytes)
-        for begin in range(0, raw.num_rows, step):
-            end = min(begin + step, raw.num_rows)
-            data = raw.data[begin * raw.row_bytes : end * raw.row_bytes]
+        row_bytes = raw.data.size // len(order)  # of the matrix: a tensor may have several
+        step = max(1, _PART_BYTES // row_bytes)
+        for begin in range(0, len(order), step):
+            end = min(begin + step, len(order))
+            data = raw.data[begin * row_bytes : end * row_bytes]
             try:
                 matrix.pack(raw.type, data, np.ascontiguousarray(order[begin:end]), self._workers)
             except ValueError as error:
                 raise InvalidConfig(f"tensor {name!r}: {error}", param="quantization") from error
-            self._release(name, (begin, end))
+            if len(raw.shape) == 2:
+                self._release(name, (begin, end))
+        if len(raw.shape) != 2:
+            self._release(name, None)
 
     def _raw(self, name: str) -> RawTensor:
         # Weights that are no file's, as tests have them, are only read.
@@ -143,6 +185,11 @@ class MatrixLoader:
             raise TensorMismatch(
                 f"tensor {name!r} is {list(shape)} in the checkpoint, must be {list(self._shapes[name])}"
             )
+
+
+def aligned_rows(height: int) -> int:
+    """The next multiple of a panel's rows."""
+    return -(-height // LANES) * LANES
 
 
 def interleaved_rows(height: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

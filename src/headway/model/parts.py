@@ -4,6 +4,7 @@ A part follows the numbers of the shape (biases, scales, windows); how parts sta
 are, is the architecture file's to say. decoder() is the order that most have.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headway.model.builder import Builder
@@ -36,6 +37,8 @@ class NormStyle:
     over: NormOver = "hidden"
 
 
+Mlp = Callable[[Builder, int, str], str]
+"""What a layer adds behind its attention: of a builder, the layer and the normalised hidden state."""
 RMS, LAYER, ONE_PLUS = NormStyle(), NormStyle(kind="layer"), NormStyle(one_plus=True)
 
 
@@ -239,8 +242,8 @@ def language_head(builder: Builder, source: str, style: NormStyle | None) -> str
     return builder.add(Logits(out="logits", input=scores, scale=shape.logits_scale, soft_cap=shape.logits_soft_cap))
 
 
-def decoder(builder: Builder) -> Program:
-    """Pre-norm blocks of attention and a gated MLP between embedding and head: all that the Llama family shares."""
+def decoder(builder: Builder, *, mlp: Mlp = gated_mlp) -> Program:
+    """Pre-norm blocks of attention and an MLP between embedding and head: all that the Llama family shares."""
     qk_norm = replace(RMS, over="head") if builder.shape.has_qk_norm else None
     hidden = embedding(builder)
     for layer, rope in enumerate(ropes(builder)):
@@ -249,6 +252,6 @@ def decoder(builder: Builder) -> Program:
         update = attention(builder, layer, normed, rope=rope, qk_norm=qk_norm)
         hidden = residual(builder, f"{at}.attn", hidden, update)
         normed = norm(builder, f"{at}.mlp_norm", hidden, RMS)
-        hidden = residual(builder, f"{at}.mlp", hidden, gated_mlp(builder, layer, normed))
+        hidden = residual(builder, f"{at}.mlp", hidden, mlp(builder, layer, normed))
     language_head(builder, hidden, RMS)
     return builder.build()

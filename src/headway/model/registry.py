@@ -6,6 +6,8 @@ from headway.checkpoint.shape import ModelShape
 from headway.errors import UnsupportedModel
 from headway.model.bert import make_bert
 from headway.model.builder import Builder
+from headway.model.deepseek_v2 import make_deepseek_v2
+from headway.model.deepseek_v3 import make_deepseek_v3
 from headway.model.gemma2 import make_gemma2
 from headway.model.gemma3 import make_gemma3
 from headway.model.gpt2 import make_gpt2
@@ -13,17 +15,22 @@ from headway.model.gpt_neox import make_gpt_neox
 from headway.model.granite import make_granite
 from headway.model.llama import make_llama
 from headway.model.mistral import make_mistral
+from headway.model.mixtral import make_mixtral
 from headway.model.olmo2 import make_olmo2
 from headway.model.opt import make_opt
 from headway.model.phi3 import make_phi3
 from headway.model.program import Program
 from headway.model.qwen2 import make_qwen2
+from headway.model.qwen2_moe import make_qwen2_moe
 from headway.model.qwen3 import make_qwen3
+from headway.model.qwen3_moe import make_qwen3_moe
 from headway.model.smollm3 import make_smollm3
 
 ARCHITECTURES: dict[str, Callable[[Builder], Program]] = {
     "bert": make_bert,
     "bert_reranker": make_bert,
+    "deepseek_v2": make_deepseek_v2,
+    "deepseek_v3": make_deepseek_v3,
     "gemma2": make_gemma2,
     "gemma3": make_gemma3,
     "gpt2": make_gpt2,
@@ -31,11 +38,14 @@ ARCHITECTURES: dict[str, Callable[[Builder], Program]] = {
     "granite": make_granite,
     "llama": make_llama,
     "mistral": make_mistral,
+    "mixtral": make_mixtral,
     "olmo2": make_olmo2,
     "opt": make_opt,
     "phi3": make_phi3,
     "qwen2": make_qwen2,
+    "qwen2_moe": make_qwen2_moe,
     "qwen3": make_qwen3,
+    "qwen3_moe": make_qwen3_moe,
     "roberta": make_bert,
     "roberta_reranker": make_bert,
     "smollm3": make_smollm3,

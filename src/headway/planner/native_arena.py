@@ -14,6 +14,9 @@ from headway.model.ops import (
     Add,
     Attention,
     Embed,
+    Experts,
+    HeadLinear,
+    Join,
     Linear,
     Logits,
     Mul,
@@ -21,6 +24,7 @@ from headway.model.ops import (
     Op,
     Pool,
     Rope,
+    Route,
     Scale,
     SelectRows,
 )
@@ -37,7 +41,7 @@ _QUANTISED_BYTES = 1 + 4 / GROUP_COLS + 8 / GROUP_COLS
 _WIDE_BYTES = 4
 """... for bf16 matrices, where the machine does not multiply bfloat16."""
 
-Kind = Literal["rows", "product", "attention", "alone"]
+Kind = Literal["rows", "product", "attention", "heads", "experts", "alone"]
 Cut = Literal["anywhere", "tiles", "blocks"]
 
 
@@ -79,6 +83,10 @@ class FusedOp:
     """Values that are read as they are."""
     source: str | None = None
     """The value that is made ready and multiplied."""
+    own_bytes: tuple[int, ...] = ()
+    """Of a row, buffers that only this op uses."""
+    num_own: int = 1
+    """Each of these is so many, that begin aligned."""
     overwrites: bool = False
     """What it makes takes the place of its first input, where nothing reads that after it."""
 
@@ -148,11 +156,33 @@ class _Arena:
         used = [self.place[name] for name in (*op.inputs, *op.outs)]
         if op.kind == "attention":  # k and v go into the cache, then it is a stage of its own
             self._rows(used[1:-1], is_selected=False, cut="blocks")
+        own = [f"{at}:{op.outs[0]}" for at in range(len(op.own_bytes))]
+        for name, row_bytes in zip(own, op.own_bytes, strict=True):
+            parts = 4 * ALIGNMENT * op.num_own
+            self.buffers[name] = _Buffer(aligned(self._num_rows(op.outs[0]) * row_bytes) + parts, -1, -1)
+        if op.kind == "heads":  # each head is made ready, and what is kept is copied
+            self._rows([*used[:-1], *own], is_selected=op.outs[0] in self.selected, cut="tiles")
+            self._rows(used, is_selected=op.outs[0] in self.selected, cut="anywhere")
+            used = [used[-1], *own]
         if op.kind == "rows":
             self._rows(used, is_selected=op.outs[0] in self.selected, cut="anywhere")
+        elif op.kind == "experts":
+            self._experts(used, own)
         else:
             self.stage, self.is_rows = self.stage + 1, False
             self._use(used if op.source is None else [*used, f"ready:{op.source}"])
+
+    def _experts(self, used: Sequence[str], own: Sequence[str]) -> None:
+        """Four stages: gathered and made ready, gate and up, made ready again, down and the sum."""
+        (source, routing, out), (ready, hidden, hidden_ready) = used, own
+        for of_stage in (
+            (source, routing, ready),
+            (ready, hidden),
+            (hidden, hidden_ready),
+            (hidden_ready, routing, out),
+        ):
+            self.stage, self.is_rows = self.stage + 1, False
+            self._use(of_stage)
 
     def num_bytes(self, result: str) -> int:
         """All of it, once every op is written; the result and the last hidden states stay to the end."""
@@ -221,7 +251,16 @@ def fused_ops(program: Program, forms: Mapping[str, RunForm]) -> list[FusedOp]:
             if op.out == outs[0]:
                 made.append(FusedOp(kind="product", outs=tuple(outs), inputs=(), source=op.input))
         else:
-            made.append(FusedOp(kind=_kind(op), outs=(op.out,), inputs=op.inputs, overwrites=_overwrites(op)))
+            made.append(
+                FusedOp(
+                    kind=_kind(op),
+                    outs=(op.out,),
+                    inputs=op.inputs,
+                    own_bytes=_own_bytes(op, program, forms),
+                    num_own=program.weights[op.weight][0] if isinstance(op, HeadLinear) else 1,
+                    overwrites=_overwrites(op),
+                )
+            )
     return made
 
 
@@ -229,6 +268,12 @@ def _kind(op: Op) -> Kind:
     match op:
         case Embed() | Norm() | Activation() | Mul() | Add() | Scale() | Rope() | SelectRows() | Logits():
             return "rows"
+        case Join() | Route():
+            return "rows"
+        case HeadLinear():
+            return "heads"
+        case Experts():
+            return "experts"
         case Attention():
             return "attention"
         case _:
@@ -238,7 +283,25 @@ def _kind(op: Op) -> Kind:
 def _overwrites(op: Op) -> bool:
     if isinstance(op, Norm):
         return op.over == "head"
-    return isinstance(op, Activation | Add | Logits | Mul | Rope | Scale)
+    return isinstance(op, Activation | Add | Logits | Mul | Rope | Route | Scale)
+
+
+def _own_bytes(op: Op, program: Program, forms: Mapping[str, RunForm]) -> tuple[int, ...]:
+    """Of a row: what is made ready for the op's own products, and what lies between two of them."""
+    if isinstance(op, HeadLinear):
+        heads, _, width = program.weights[op.weight]
+        return (heads * _ready_bytes(width, forms[op.weight]),)
+    if isinstance(op, Experts):
+        width, in_width = program.weights[op.gates[0]]
+        hidden = -(-width // LANES) * LANES * 4
+        rows = _ready_bytes(in_width, forms[op.gates[0]]), hidden, _ready_bytes(width, forms[op.downs[0]])
+        return tuple(op.top_k * row_bytes for row_bytes in rows)
+    return ()
+
+
+def _ready_bytes(width: int, form: RunForm) -> int:
+    column_bytes = _WIDE_BYTES if form.form == "bf16" else _QUANTISED_BYTES
+    return int(-(-width // GROUP_COLS) * GROUP_COLS * column_bytes)
 
 
 def _residuals(program: Program) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ import math
 
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig
-from headway.model.ops import Embed, Linear
+from headway.model.ops import Embed, Experts, HeadLinear, Linear, Op
 from headway.model.program import Program
 from headway.planner.costs import Costs
 from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
@@ -71,6 +71,17 @@ def _peak_width(program: Program) -> int:
     live = peak = 0
     for at, op in enumerate(program.ops):
         live += widths.get(op.out, 0)
-        peak = max(peak, live)
+        peak = max(peak, live + _own_width(op, program))
         live -= sum(widths.get(name, 0) for name in set(op.inputs) if last_use[name] == at)
     return peak
+
+
+def _own_width(op: Op, program: Program) -> int:
+    """Elements of a token that lie in memory only while the op runs, where all tokens go to one expert."""
+    if isinstance(op, HeadLinear):
+        heads, out_width, _ = program.weights[op.weight]
+        return heads * out_width
+    if isinstance(op, Experts):
+        width, in_width = program.weights[op.gates[0]]
+        return in_width + 4 * width + 2 * program.weights[op.downs[0]][0]
+    return 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headway.checkpoint.fields import Fields
 from headway.checkpoint.gguf import GgufFile
-from headway.checkpoint.gguf_models import gemma, gpt, llama, olmo, phi
+from headway.checkpoint.gguf_models import deepseek, experts, gemma, gpt, llama, olmo, phi
 from headway.checkpoint.gguf_models.keys import Keys
 from headway.checkpoint.gguf_models.tensors import GgufNames, views_by_name
 from headway.checkpoint.shape import ModelShape
@@ -22,7 +22,7 @@ class GgufFamily:
 
 
 _FAMILIES: Mapping[str, GgufFamily] = {
-    "llama": GgufFamily(llama.read_llama, llama.IN_PAIRS),
+    "llama": GgufFamily(experts.read_llama, experts.IN_PAIRS),
     "granite": GgufFamily(llama.read_granite, llama.IN_PAIRS),
     "smollm3": GgufFamily(llama.read_smollm3, llama.IN_PAIRS),
     "qwen2": GgufFamily(llama.read_qwen2, llama.IN_HALVES),
@@ -33,6 +33,9 @@ _FAMILIES: Mapping[str, GgufFamily] = {
     "gemma3": GgufFamily(gemma.read_gemma3, gemma.NAMES),
     "phi3": GgufFamily(phi.read_phi3, phi.NAMES),
     "olmo2": GgufFamily(olmo.read_olmo2, llama.IN_HALVES),
+    "qwen2moe": GgufFamily(experts.read_qwen2_moe, experts.IN_HALVES),
+    "qwen3moe": GgufFamily(experts.read_qwen3_moe, experts.IN_HALVES),
+    "deepseek2": GgufFamily(deepseek.read_deepseek2, deepseek.NAMES),
 }
 GGUF_ARCHITECTURES = tuple(_FAMILIES)
 
@@ -73,7 +76,9 @@ def _check_kind(file: GgufFile, fields: Fields) -> str:
 
 
 def _check_features(keys: Keys) -> None:
-    if keys.integer("expert_count", 0, low=0):
-        raise UnsupportedModel(f"{keys.where} is a mixture of experts, which is not supported yet")
+    if keys.integer("expert_count", 0, low=0) and _FAMILIES[keys.architecture].names.splits.keys().isdisjoint(
+        experts.EXPERT_SPLITS
+    ):
+        raise UnsupportedModel(f"{keys.where} is a mixture of experts in the architecture {keys.architecture!r}")
     if not keys.fields.boolean(keys.name("attention.causal"), True):
         raise UnsupportedModel(f"{keys.where} has bidirectional attention, which is not supported yet")

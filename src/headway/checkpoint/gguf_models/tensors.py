@@ -36,6 +36,18 @@ _PARTS = {
     "ffn_up": "mlp.up",
     "ffn_down": "mlp.down",
     "post_ffw_norm": "mlp_out_norm",
+    "ffn_gate_inp": "mlp.router",
+    "exp_probs_b": "mlp.choice",
+    "ffn_gate_shexp": "mlp.shared.gate",
+    "ffn_up_shexp": "mlp.shared.up",
+    "ffn_down_shexp": "mlp.shared.down",
+    "ffn_gate_inp_shexp": "mlp.shared_gate",
+    "attn_q_a": "attn.q_a",
+    "attn_q_a_norm": "attn.q_a_norm",
+    "attn_q_b": "attn.q_b",
+    "attn_kv_a_norm": "attn.latent_norm",
+    "attn_k_b": "attn.k_up",
+    "attn_v_b": "attn.v_up",
 }
 _LAYER = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
 _NAME = re.compile(r"(\w+)\.(weight|bias)")
@@ -80,7 +92,7 @@ def _views_of(
     if match := _LAYER.fullmatch(name):
         layer, part, kind = match.groups()
         for piece in _pieces(file, tensor, shape, names, part):
-            view_shape = (piece.rows.num_rows, *tensor.shape[1:])
+            view_shape = piece.shape_in(tensor.shape, f"{file.file.path}: {name!r}")
             yield (
                 f"layers.{int(layer)}.{piece.part}.{kind}",
                 WeightView(
@@ -89,6 +101,7 @@ def _views_of(
                     view_shape,
                     rows=None if view_shape == tensor.shape else piece.rows,
                     interleaved_heads=_interleaved_heads(file, shape, names, name, piece),
+                    turned_heads=piece.turned_heads,
                     shift=names.norm_shift if part.endswith("norm") else 0.0,
                 ),
             )
@@ -113,7 +126,11 @@ def _pieces(file: GgufFile, tensor: GgufTensor, shape: ModelShape, names: GgufNa
                 f"{file.file.path}: {tensor.name!r} has {num_rows} rows, {held} together have {height}"
             )
         return pieces
-    return (Piece(_PARTS[part], Rows(0, num_rows)),) if part in _PARTS else ()
+    if part not in _PARTS:
+        return ()
+    # One row, which files may hold as a vector.
+    view_shape = (1, num_rows) if part == "ffn_gate_inp_shexp" and len(tensor.shape) == 1 else None
+    return (Piece(_PARTS[part], Rows(0, num_rows), view_shape),)
 
 
 def _interleaved_heads(file: GgufFile, shape: ModelShape, names: GgufNames, name: str, piece: Piece) -> int | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.checkpoint.fields import Fields
-from headway.checkpoint.huggingface import bert, gemma, gpt, llama, olmo, phi
+from headway.checkpoint.huggingface import bert, deepseek, experts, gemma, gpt, llama, olmo, phi
 from headway.checkpoint.huggingface.keys import refuse
 from headway.checkpoint.huggingface.quantised import refuse_quantised
 from headway.checkpoint.huggingface.tensors import TensorNames, views_by_name
@@ -53,6 +53,11 @@ _FAMILIES: Mapping[str, Family] = {
     "XLMRobertaForSequenceClassification": Family(
         "roberta_reranker", "xlm-roberta", bert.read_reranker, bert.ROBERTA_RERANKER_NAMES
     ),
+    "MixtralForCausalLM": Family("mixtral", "mixtral", experts.read_mixtral, experts.MIXTRAL_NAMES),
+    "Qwen2MoeForCausalLM": Family("qwen2_moe", "qwen2_moe", experts.read_qwen2_moe, experts.QWEN_NAMES),
+    "Qwen3MoeForCausalLM": Family("qwen3_moe", "qwen3_moe", experts.read_qwen3_moe, experts.QWEN_NAMES),
+    "DeepseekV2ForCausalLM": Family("deepseek_v2", "deepseek_v2", deepseek.read_v2, deepseek.NAMES),
+    "DeepseekV3ForCausalLM": Family("deepseek_v3", "deepseek_v3", deepseek.read_v3, deepseek.NAMES),
 }
 HF_ARCHITECTURES = tuple(_FAMILIES)
 

@@ -23,7 +23,12 @@ class TensorNames:
     layers: str = r"model\.layers"
     """What stands before the number of a layer, as a regular expression."""
     parts: Mapping[str, str | Split]
-    """Names in a layer, without .weight and .bias: the canonical one, or what the tensor splits into."""
+    """Names in a layer, without .weight and .bias: the canonical one, or what the tensor splits into. A `*` in both
+    stands for a number."""
+    whole: Mapping[str, str] = field(default_factory=dict)
+    """Names in a layer that end in neither: canonical ones."""
+    drops_more_layers: bool = False
+    """Layers behind the last are another model's, which predicts further tokens (DeepSeek-V3)."""
     transposed: frozenset[str] = field(default_factory=frozenset)
     """Those of parts whose weights stand as [in, out]."""
     derived: str = ROTARY
@@ -35,8 +40,14 @@ class TensorNames:
         canonical = self.outside.get(name, name)
         if re.fullmatch(self.derived, name) or (shape.is_tied and canonical == "lm_head.weight"):
             return
+        layer = re.fullmatch(rf"{self.layers}\.(0|[1-9]\d{{0,5}})\.([\w.]+)", name)
+        if layer and self.drops_more_layers and int(layer[1]) >= shape.num_layers:
+            return
+        if layer and layer[2] in self.whole:
+            yield f"layers.{layer[1]}.{self.whole[layer[2]]}", WeightView(file, name, tensor.shape)
+            return
         match = re.fullmatch(rf"{self.layers}\.(0|[1-9]\d{{0,5}})\.([\w.]+)\.(weight|bias)", name)
-        part = self.parts.get(match[2]) if match else None
+        part = self._part(match[2]) if match else None
         if match is None or part is None:
             yield canonical, WeightView(file, name, tensor.shape)
             return
@@ -50,9 +61,23 @@ class TensorNames:
         if not whole or whole[0] != height:
             raise CorruptCheckpoint(f"{file.file.path}: {name!r} has the shape {tensor.shape}, not {height} rows")
         for piece in pieces:
-            view_shape = (piece.rows.num_rows, *whole[1:])
-            view = WeightView(file, name, view_shape, rows=piece.rows, is_transposed=is_transposed)
+            view = WeightView(
+                file,
+                name,
+                piece.shape_in(whole, f"{file.file.path}: {name!r}"),
+                rows=piece.rows,
+                turned_heads=piece.turned_heads,
+                is_transposed=is_transposed,
+            )
             yield f"layers.{match[1]}.{piece.part}.{match[3]}", view
+
+    def _part(self, name: str) -> str | Split | None:
+        found = self.parts.get(name)
+        number = re.search(r"\.(0|[1-9]\d{0,5})\.", name)
+        if found is not None or number is None:
+            return found
+        part = self.parts.get(name.replace(number[0], ".*.", 1))
+        return part.replace("*", number[1]) if isinstance(part, str) else part
 
 
 def views_by_name(files: Sequence[SafetensorsFile], shape: ModelShape, names: TensorNames) -> dict[str, WeightView]:

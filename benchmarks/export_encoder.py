@@ -19,12 +19,13 @@ class Encoder(torch.nn.Module):
 
 
 folder = Path(sys.argv[1])
-ids = torch.ones(2, 16, dtype=torch.int64)
+# Three tensors: given one twice, the exporter exchanges the two inputs.
+ids, mask, types = (torch.full((2, 16), value, dtype=torch.int64) for value in (7, 1, 0))
 free = {0: torch.export.Dim("batch", max=4096), 1: torch.export.Dim("length", max=512)}
 target = folder / "onnx" / "model.onnx"
 target.parent.mkdir(exist_ok=True)
 program = torch.onnx.export(
-    Encoder(folder), (ids, ids, torch.zeros_like(ids)), dynamo=True, dynamic_shapes=(free, free, free), verbose=False
+    Encoder(folder), (ids, mask, types), dynamo=True, dynamic_shapes=(free, free, free), verbose=False
 )
 program.save(str(target) + ".part", external_data=False)
 Path(str(target) + ".part").rename(target)

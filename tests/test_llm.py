@@ -211,7 +211,7 @@ def test_without_strictness_what_does_not_match_is_named_and_the_rest_is_loaded(
     lines = ["unexpected: extra.weight [2, 2]"]
     with pytest.raises(TensorMismatch, match=re.escape(lines[0])):
         LLM(str(folder), **FLAGS)
-    caplog.set_level(logging.WARNING, logger="headway.engine.loading")  # whatever level another test has set up
+    caplog.set_level(logging.WARNING, logger="headway.engine.load_weights")  # whatever level another test has set up
     with LLM(str(folder), **FLAGS, strict=False) as llm:
         assert llm.info["unmatched_tensors"] == lines
         assert llm.generate("ab", GREEDY)[0].outputs[0].text == ALPHABET[2:]

@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf.quants import dequantize, quantize
 
+from headway.cache.kv_store import KVStore
 from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.checkpoint.shape import ModelShape
 from headway.errors import UnsupportedModel
+from headway.executor.base import StepArrays
+from headway.executor.native import NativeExecutor
+from headway.executor.native_writer import PlanLimits
+from headway.model import make_program
 from mixtures import MODELS, make_model, save
 from oracles import convert_by_llama_cpp
+from program_reference import reference_logits, to_bfloat16
 
 NAMES = [name for name in MODELS if name not in ("mixtral-window", "qwen2_moe-layers", "deepseek_v3-yarn")]
 
@@ -92,8 +99,8 @@ def test_an_expert_of_a_file_is_a_view_of_the_stack(folders: Path, name: str) ->
     assert not any(data.flags.owndata for data in ups)
 
 
-def _rewrite(source: Path, target: Path, changes: Mapping[str, Any]) -> Path:
-    """The file with some of its keys changed; None leaves one out."""
+def _rewrite(source: Path, target: Path, changes: Mapping[str, Any], *, experts: str | None = None) -> Path:
+    """The file with some of its keys changed, and its experts in another type."""
     reader = GGUFReader(source)
     architecture = reader.get_field("general.architecture").contents()  # type: ignore[union-attr]
     writer = GGUFWriter(target, architecture)
@@ -104,7 +111,11 @@ def _rewrite(source: Path, target: Path, changes: Mapping[str, Any]) -> Path:
         if value is not None:
             writer.add_key_value(key, value, field.types[0], sub_type=field.types[-1] if len(field.types) > 1 else None)
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=GGMLQuantizationType(tensor.tensor_type))
+        data, kind = np.array(tensor.data), GGMLQuantizationType(tensor.tensor_type)
+        if experts is not None and "_exps" in tensor.name:
+            kind = GGMLQuantizationType[experts]
+            data = quantize(data, kind)
+        writer.add_tensor(tensor.name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -122,3 +133,37 @@ def test_what_is_not_supported_is_refused_by_name(
     changed = _rewrite(folders / "deepseek_v3" / "model.gguf", tmp_path / "changed.gguf", changes)
     with pytest.raises(UnsupportedModel, match=message):
         open_checkpoint(changed)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_a_stack_of_quantised_experts_is_read_block_by_block(folders: Path, tmp_path: Path, kind: str) -> None:
+    plain = open_checkpoint(folders / "mixtral" / "model.gguf")
+    path = _rewrite(folders / "mixtral" / "model.gguf", tmp_path / "quantised.gguf", {}, experts=kind)
+    checkpoint = open_checkpoint(path)
+    for name in (
+        f"layers.1.mlp.experts.{expert}.{part}.weight" for expert in (0, 4) for part in ("gate", "up", "down")
+    ):
+        blocks = quantize(plain.weights.read(name), GGMLQuantizationType[kind])
+        assert checkpoint.weights.type_of(name) == kind
+        np.testing.assert_array_equal(checkpoint.weights.raw(name).data, blocks.reshape(-1))
+        np.testing.assert_array_equal(checkpoint.weights.read(name), dequantize(blocks, GGMLQuantizationType[kind]))
+    program = make_program(checkpoint.shape)
+    kv = KVStore(program.caches, num_blocks=4, block_size=16, dtype="bfloat16")
+    limits = PlanLimits(max_tokens=32, max_selected=32, max_seqs=1, max_context=64)
+    native = NativeExecutor(program, checkpoint.weights, kv, threads=2, limits=limits)
+    arrays = {name: checkpoint.weights.read(name) for name in program.weights}
+    ids = np.arange(3, 35, dtype=np.int32)
+    step = StepArrays(
+        token_ids=ids,
+        positions=np.arange(32, dtype=np.int32),
+        query_starts=np.array([0, 32], np.int32),
+        context_lens=np.array([32], np.int32),
+        block_tables=np.array([[2, 0]], np.int32),
+        slots=np.array([*range(32, 48), *range(16)], np.int64),
+        logit_rows=np.arange(32, dtype=np.int32),
+    )
+    quantised = [name for name in program.weights if ".experts." in name]
+    wanted = reference_logits(program, arrays, ids.tolist(), keep=to_bfloat16, quantised=quantised)
+    errors = np.abs(native.execute(step) - wanted).max(axis=1) / wanted.std()
+    assert np.median(errors) < 1e-2
+    assert errors.max() < 0.1

@@ -129,3 +129,11 @@ def test_an_index_that_leads_elsewhere_is_corrupt(source: Path) -> None:
     (source / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "../x.bin"}}')
     with pytest.raises(CorruptCheckpoint, match=r"'\.\./x\.bin'"):
         convert(source, source.parent / "out")
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model.safetensors"])
+def test_what_is_no_pickle_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(InvalidConfig, match=f"{name} is no pickle checkpoint.*serve it as it is"):
+        convert(tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

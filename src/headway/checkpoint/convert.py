@@ -53,6 +53,10 @@ def convert(source: Path, target: Path, progress: Progress | None = None) -> Non
 
 def _weight_files(source: Path) -> list[Path]:
     if source.is_file():
+        if source.suffix in (".gguf", ".safetensors"):
+            raise InvalidConfig(
+                f"{source} is no pickle checkpoint, and nothing has to be converted: serve it as it is", param="source"
+            )
         return [source]
     if not source.is_dir():
         raise InvalidConfig(f"there is no file or folder {source}", param="source")

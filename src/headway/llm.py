@@ -8,7 +8,6 @@ Both take the flags of `headway serve` that are about the model as keyword argum
 import asyncio
 import functools
 import itertools
-import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +36,7 @@ from headway.config import (
     default_cache_dir,
 )
 from headway.core.embedding import EmbeddingOutput, ScoreOutput
-from headway.core.output import CompletionOutput, PromptOutput, RequestOutput, TextDelta, TokenLogprob
-from headway.core.request import GenerateRequest, Prompt, TextPrompt
+from headway.core.output import RequestOutput
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
 from headway.text.tokenizer import Tokenizer
@@ -53,16 +51,9 @@ from headway.worker.asked import (
     as_prompts,
     one_each,
 )
-from headway.worker.assembler import ChoiceAssembler, PromptAssembler
 from headway.worker.embed_offline import OfflineEncoder
-from headway.worker.prompt import (
-    ModelText,
-    check_generates,
-    check_request,
-    complete_sampling,
-    fit_prompt,
-    prepare_prompt,
-)
+from headway.worker.generate_offline import OfflineRun, add_delta, make_output, told_logprobs
+from headway.worker.prompt import ModelText, check_generates
 from headway.worker.stream import RequestStream
 
 DEFAULT_MAX_TOKENS = 16
@@ -251,16 +242,15 @@ class LLM:
         limit = self.info.get("max_model_len")
         runs = []
         for prompt, sampling in zip(prompts, params, strict=True):
-            if sampling.max_tokens is None and default_max_tokens is not None:
-                sampling = msgspec.structs.replace(sampling, max_tokens=max(default_max_tokens, sampling.min_tokens))
-            runs.append(_Run(str(next(self._numbers)), prompt, sampling, self._text, limit))
+            sampling = _with_max_tokens(sampling, default_max_tokens)
+            runs.append(OfflineRun(str(next(self._numbers)), prompt, sampling, self._text, limit))
         with self._lock:
             if self._is_closed:
                 raise InvalidConfig("this LLM is closed: make another one")
             self._drive({run.submit.request_id: run for run in runs})
         return [run.output for run in runs]
 
-    def _drive(self, runs: Mapping[str, "_Run"]) -> None:
+    def _drive(self, runs: Mapping[str, OfflineRun]) -> None:
         """Submits all and steps until each has its end. However it is left, the engine is empty after it."""
         try:
             for run in runs.values():
@@ -278,7 +268,7 @@ class LLM:
             while self._predictor.has_work():
                 self._predictor.step()
 
-    def _apply(self, messages: Iterable[wire.Up], runs: Mapping[str, "_Run"]) -> None:
+    def _apply(self, messages: Iterable[wire.Up], runs: Mapping[str, OfflineRun]) -> None:
         for message in messages:
             if isinstance(message, wire.Refused):
                 raise from_wire(message.error)
@@ -292,63 +282,12 @@ class LLM:
                     abort = wire.Abort(request_id=event.request_id, choice=event.choice, finish_reason="stop")
                     self._predictor.handle(abort)
 
-    def _end_late(self, runs: Mapping[str, "_Run"]) -> None:
+    def _end_late(self, runs: Mapping[str, OfflineRun]) -> None:
         now = time.monotonic()
         for run in runs.values():
             if now >= run.deadline and not run.is_ended:
                 run.end("timeout")
                 self._predictor.handle(wire.Abort(request_id=run.submit.request_id, reason="timeout"))
-
-
-class _Run:
-    """One request of an LLM while it runs."""
-
-    def __init__(self, request_id: str, asked: Asked, sampling: SamplingParams, text: ModelText, limit: Any) -> None:
-        wanted = GenerateRequest(
-            request_id, "", asked.prompt, sampling, priority=asked.priority, cache_salt=asked.cache_salt
-        )
-        request = fit_prompt(check_request(text, wanted, prepare_prompt(text, asked.prompt)), limit)
-        token_ids = list(request.prompt_token_ids)
-        self.submit = wire.Submit(
-            request_id=request_id,
-            prompt_token_ids=token_ids,
-            sampling=complete_sampling(request.sampling, num_prompt_tokens=len(token_ids), max_model_len=limit),
-            priority=request.priority,
-            cache_salt=request.cache_salt,
-        )
-        self._choices = [ChoiceAssembler(text.tokenizer, sampling, choice) for choice in range(sampling.n)]
-        self._prompt = PromptAssembler(text.tokenizer, sampling, request.prompt_token_ids, request.prompt_text)
-        self._tells_prompt = sampling.prompt_logprobs is not None
-        self.output = _make_output(request_id, asked.prompt, token_ids, sampling)
-        self.deadline = math.inf if sampling.timeout_s is None else time.monotonic() + sampling.timeout_s
-
-    @property
-    def is_ended(self) -> bool:
-        return all(choice.is_ended for choice in self._choices)
-
-    def end(self, stop_reason: str) -> None:
-        """Ends the choices that still run, with the text that they have."""
-        for choice in self._choices:
-            delta = choice.end("abort", stop_reason)
-            if delta is not None:
-                add_delta(self.output, delta)
-
-    def push_prompt(self, message: wire.PromptLogprobs) -> None:
-        """Takes log-probabilities of the prompt; the last of them come before the first token."""
-        self._prompt.push(message)
-
-    def push(self, event: wire.TokenEvent) -> bool:
-        """Takes an event; True if the choice met a stop string that the engine has to be told of."""
-        if event.error is not None:
-            raise from_wire(event.error)
-        self.output.num_cached_tokens = max(self.output.num_cached_tokens, event.num_cached_tokens)
-        if self._tells_prompt and self.output.prompt_logprobs is None:
-            self.output.prompt_logprobs = _prompt_logprobs(self._prompt.output())
-        delta = self._choices[event.choice].push(event)
-        if delta is None:
-            return False
-        add_delta(self.output, delta)
-        return delta.finish_reason is not None and event.finish_reason is None
 
 
 class AsyncLLM:
@@ -429,11 +368,11 @@ class AsyncLLM:
         try:
             stream, sampling = await starting
             self._open[name] = functools.partial(stream.end, "abort")
-            output = _make_output(name, asked.prompt, list(stream.prompt_token_ids), sampling)
+            output = make_output(name, asked.prompt, list(stream.prompt_token_ids), sampling)
             async with stream:
                 async for delta in stream:
                     if sampling.prompt_logprobs is not None and output.prompt_logprobs is None:
-                        output.prompt_logprobs = _prompt_logprobs(stream.prompt)
+                        output.prompt_logprobs = told_logprobs(stream.prompt)
                     add_delta(output, delta)
                     output.num_cached_tokens = stream.usage.num_cached_tokens
                     yield output
@@ -452,12 +391,8 @@ class AsyncLLM:
     ) -> tuple[RequestStream, SamplingParams]:
         if sampling is None:
             sampling = SamplingParams(**sampling_defaults(await self._service.generation_defaults(self._model)))
-        if sampling.max_tokens is None and default_max_tokens is not None:
-            sampling = msgspec.structs.replace(sampling, max_tokens=max(default_max_tokens, sampling.min_tokens))
-        request = GenerateRequest(
-            name, self._model, asked.prompt, sampling, priority=asked.priority, cache_salt=asked.cache_salt
-        )
-        return await self._service.generate(request), sampling
+        sampling = _with_max_tokens(sampling, default_max_tokens)
+        return await self._service.generate(asked.make_request(name, self._model, sampling)), sampling
 
 
 def _end_unused(starting: "asyncio.Task[tuple[RequestStream, SamplingParams]]") -> None:
@@ -466,28 +401,11 @@ def _end_unused(starting: "asyncio.Task[tuple[RequestStream, SamplingParams]]") 
         starting.result()[0].end("abort")
 
 
-def add_delta(output: RequestOutput, delta: TextDelta) -> None:
-    """Appends what one choice gained."""
-    choice = output.outputs[delta.choice]
-    choice.text += delta.text
-    choice.token_ids += delta.token_ids
-    if choice.logprobs is not None:
-        choice.logprobs += delta.logprobs
-    if delta.finish_reason is not None:
-        choice.finish_reason = delta.finish_reason
-        choice.stop_reason = delta.stop_reason
-        output.finished = all(each.finish_reason is not None for each in output.outputs)
-
-
-def _prompt_logprobs(prompt: PromptOutput) -> list[TokenLogprob | None] | None:
-    """As vLLM has them: None for the first."""
-    return None if prompt.logprobs is None else [None, *prompt.logprobs[1:]]
-
-
-def _make_output(request_id: str, prompt: Prompt, token_ids: list[int], sampling: SamplingParams) -> RequestOutput:
-    has_logprobs = sampling.logprobs is not None
-    outputs = [CompletionOutput(index, logprobs=[] if has_logprobs else None) for index in range(sampling.n)]
-    return RequestOutput(request_id, prompt.text if isinstance(prompt, TextPrompt) else None, token_ids, outputs)
+def _with_max_tokens(sampling: SamplingParams, default: int | None) -> SamplingParams:
+    """With the default where nothing is said; None: as it is."""
+    if sampling.max_tokens is not None or default is None:
+        return sampling
+    return msgspec.structs.replace(sampling, max_tokens=max(default, sampling.min_tokens))
 
 
 def _make_configs(model: str, flags: Flags) -> tuple[ModelConfig, CheckpointConfig]:
@@ -514,4 +432,4 @@ def _make_configs(model: str, flags: Flags) -> tuple[ModelConfig, CheckpointConf
     return config, checkpoint
 
 
-__all__ = ["LLM", "AsyncLLM", "Flags", "add_delta"]
+__all__ = ["LLM", "AsyncLLM", "Flags"]

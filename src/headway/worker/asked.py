@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headway.core.request import ChatPrompt, Prompt, TextPrompt, TokensPrompt
+from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
 from headway.core.sampling import SamplingParams
 from headway.errors import InvalidRequest
 
@@ -42,6 +42,12 @@ class Asked:
     prompt: Prompt
     cache_salt: str = ""
     priority: int = 0
+
+    def make_request(self, request_id: str, model: str, sampling: SamplingParams) -> GenerateRequest:
+        """The request of it."""
+        return GenerateRequest(
+            request_id, model, self.prompt, sampling, priority=self.priority, cache_salt=self.cache_salt
+        )
 
 
 def as_prompts(prompts: PromptLike | Sequence[PromptLike]) -> Sequence[PromptLike]:

@@ -63,7 +63,8 @@ def write_trace(trace: dict[str, Any], path: Path) -> None:
         raise InvalidConfig(f"--output {path} can not be written: {error}", param="output") from None
     for line in summary(trace):
         say(line)
-    note(f"{path}: open it in ui.perfetto.dev or chrome://tracing")
+    if trace["traceEvents"]:
+        note(f"{path}: open it in ui.perfetto.dev or chrome://tracing")
 
 
 def summary(trace: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from tokenizers.pre_tokenizers import Sequence as Stages
 
 from headway.errors import CorruptCheckpoint
-from headway.text.gguf_tokens import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, GgufTokens
+from headway.text.gguf_tokens import NORMAL, GgufTokens
 from headway.text.piece_merger import SPACE, PieceMerger
 from headway.text.pretokenizers import PreTokenizer, pre_tokenizer
 from headway.text.vocabulary import ControlToken, Vocabulary
@@ -52,17 +52,9 @@ def read_spaced_pairs(tokens: GgufTokens) -> Vocabulary:
             merged += [ids[line]] if line[0] == "\n" and line in ids else engine.encode(line).ids
         return merged
 
-    merger = PieceMerger(tokens.user_defined, merge)
-    return Vocabulary(
-        merger=merger,
-        later_merger=merger,
+    return tokens.vocabulary(
+        PieceMerger(tokens.user_defined, merge),
         can_cut=True,
-        texts=found.tokens,
-        spelling="spaces",
-        literal_ids=tokens.ids_of(CONTROL, UNKNOWN, USER_DEFINED),
-        control=tokens.control,
-        special_ids=tokens.special_ids,
-        bos_token_id=found.bos_token_id,
         prefix=() if found.bos_token_id is None else (found.bos_token_id,),
         suffix=tokens.suffix(),
         byte_ids=tokens.byte_ids,

@@ -11,7 +11,7 @@ from tokenizers.models import Unigram
 
 from headway.errors import CorruptCheckpoint
 from headway.text.character_map import CharacterMap
-from headway.text.gguf_tokens import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, GgufTokens
+from headway.text.gguf_tokens import NORMAL, UNUSED, USER_DEFINED, GgufTokens
 from headway.text.piece_merger import SPACE, PieceMerger, ScoreMerger
 from headway.text.vocabulary import ControlToken, Vocabulary
 
@@ -65,19 +65,11 @@ def _vocabulary(
     adds_bos: bool,
     adds_eos: bool = False,
 ) -> Vocabulary:
-    found = tokens.found
     normalise = _normaliser(tokens, adds_space=adds_space)
-    merger = PieceMerger(tokens.user_defined, lambda text: merge(normalise(text)))
-    return Vocabulary(
-        merger=merger,
-        later_merger=merger,
+    return tokens.vocabulary(
+        PieceMerger(tokens.user_defined, lambda text: merge(normalise(text))),
         can_cut=False,
-        texts=found.tokens,
-        spelling="spaces",
-        literal_ids=tokens.ids_of(CONTROL, UNKNOWN, USER_DEFINED),
         control={text: _with_space(text, token, tokens) for text, token in tokens.control.items()},
-        special_ids=tokens.special_ids,
-        bos_token_id=found.bos_token_id,
         prefix=tokens.prefix(adds_bos=adds_bos),
         suffix=tokens.suffix(adds_eos=adds_eos),
         strips_leading_space=adds_space,

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from headway.errors import CorruptCheckpoint
 from headway.text.source import GgufVocabulary
-from headway.text.vocabulary import ControlToken
+from headway.text.vocabulary import ControlToken, Merger, Vocabulary
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -65,6 +65,34 @@ class GgufTokens:
         eos_token_id = self.found.eos_token_id
         is_wanted = adds_eos if self.found.add_eos_token is None else self.found.add_eos_token
         return (eos_token_id,) if is_wanted and eos_token_id is not None else ()
+
+    def vocabulary(
+        self,
+        merger: Merger,
+        *,
+        can_cut: bool,
+        prefix: tuple[int, ...],
+        suffix: tuple[int, ...],
+        control: Mapping[str, ControlToken] | None = None,
+        strips_leading_space: bool = False,
+        byte_ids: Mapping[int, int] | None = None,
+    ) -> Vocabulary:
+        """The vocabulary of a kind that spells a space as ▁. `control`: where it is more than the file's own."""
+        return Vocabulary(
+            merger=merger,
+            later_merger=merger,
+            can_cut=can_cut,
+            texts=self.found.tokens,
+            spelling="spaces",
+            literal_ids=self.ids_of(CONTROL, UNKNOWN, USER_DEFINED),
+            control=self.control if control is None else control,
+            special_ids=self.special_ids,
+            bos_token_id=self.found.bos_token_id,
+            prefix=prefix,
+            suffix=suffix,
+            strips_leading_space=strips_leading_space,
+            byte_ids=byte_ids or {},
+        )
 
     def _of(self, wanted: int) -> dict[str, int]:
         return {

@@ -7,7 +7,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from headway.errors import CorruptCheckpoint
-from headway.text.gguf_tokens import CONTROL, UNKNOWN, USER_DEFINED, GgufTokens
+from headway.text.gguf_tokens import GgufTokens
 from headway.text.piece_merger import SPACE
 from headway.text.vocabulary import Vocabulary
 
@@ -21,18 +21,10 @@ def read_word_pieces(tokens: GgufTokens) -> Vocabulary:
     found = tokens.found
     if found.unknown_token_id is None:
         raise CorruptCheckpoint("a WordPiece vocabulary has no unknown_token_id")
-    engine = _make_engine(tokens, found.unknown_token_id)
     bos_token_id, separator_token_id = found.bos_token_id, found.separator_token_id
-    return Vocabulary(
-        merger=engine,
-        later_merger=engine,
+    return tokens.vocabulary(
+        _make_engine(tokens, found.unknown_token_id),
         can_cut=True,
-        texts=found.tokens,
-        spelling="spaces",
-        literal_ids=tokens.ids_of(CONTROL, UNKNOWN, USER_DEFINED),
-        control=tokens.control,
-        special_ids=tokens.special_ids,
-        bos_token_id=bos_token_id,
         prefix=() if bos_token_id is None else (bos_token_id,),
         suffix=() if separator_token_id is None else (separator_token_id,),
         strips_leading_space=True,

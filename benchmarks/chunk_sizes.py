@@ -10,8 +10,6 @@ chunks of 512 do not have a smaller 99th percentile than whole prompts.
 """
 
 import argparse
-import random
-import selectors
 import statistics
 import sys
 import time
@@ -20,7 +18,7 @@ from pathlib import Path
 
 from machine import describe_machine, usable_cores
 from processes import run_server
-from stream_client import MODEL_NAME, Stream, make_request, open_stream, read_ready
+from stream_client import MODEL_NAME, RunningStreams, Stream
 
 NUM_STREAMS, STREAM_PROMPT_TOKENS, PROMPT_TOKENS = 8, 32, 2048
 MAX_MODEL_LEN = 8192
@@ -49,16 +47,8 @@ class Row:
         return f"| {name} | {cells} | {self.tokens_per_s:.0f} |"
 
 
-class Load:
+class Load(RunningStreams):
     """The streams, and one long prompt after the other."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._random = random.Random("chunk sizes")
-        self._selector = selectors.EpollSelector()
-        self._streams = [
-            self._send(STREAM_PROMPT_TOKENS, MAX_MODEL_LEN - 2 * STREAM_PROMPT_TOKENS) for _ in range(NUM_STREAMS)
-        ]
 
     def run(self, num_prompts: int) -> Row:
         """Raises SystemExit where a prompt is not answered, or a stream ended."""
@@ -66,40 +56,24 @@ class Load:
         ttfts: list[float] = []
         num_tokens, seconds = 0, 0.0
         for _ in range(num_prompts):
-            self._read_until(time.perf_counter() + SETTLE_S)
-            prompt = self._send(PROMPT_TOKENS, 1)
+            self.read_until(time.perf_counter() + SETTLE_S)
+            prompt = self.send(PROMPT_TOKENS, 1)
             deadline = prompt.started + TIMEOUT_S
             while not prompt.arrivals and time.perf_counter() < deadline:
-                read_ready(self._selector, 1.0)
+                self.read(1.0)
             if not prompt.arrivals:
                 raise SystemExit(f"a prompt was not answered within {TIMEOUT_S:g} s")
             # The gap that the prompt made ends with the step that answered it: each stream's next event is waited for.
-            while any(stream.arrivals[-1] < prompt.arrivals[0] for stream in self._streams):
-                read_ready(self._selector, 1.0)
+            while any(stream.arrivals[-1] < prompt.arrivals[0] for stream in self.streams):
+                self.read(1.0)
             ttfts.append((prompt.arrivals[0] - prompt.started) * 1e3)
-            for stream in self._streams:
+            for stream in self.streams:
                 gaps += _gaps_since(stream, prompt.started)
                 num_tokens += sum(arrival >= prompt.started for arrival in stream.arrivals)
             seconds += time.perf_counter() - prompt.started
-        if any(b"[DONE]" in stream.tail for stream in self._streams):
+        if any(b"[DONE]" in stream.tail for stream in self.streams):
             raise SystemExit("a stream ended: it must run all the time; ask for fewer prompts")
         return Row(tuple(gaps), tuple(ttfts), num_tokens / seconds)
-
-    def close(self) -> None:
-        """Hangs up."""
-        for stream in self._streams:
-            stream.connection.close()
-        self._selector.close()
-
-    def _send(self, prompt_tokens: int, output_tokens: int) -> Stream:
-        prompt = [self._random.randrange(1000, 40000) for _ in range(prompt_tokens)]
-        stream = open_stream(self._port, make_request(self._port, prompt, output_tokens))
-        self._selector.register(stream.connection, selectors.EVENT_READ, stream)
-        return stream
-
-    def _read_until(self, end: float) -> None:
-        while (left := end - time.perf_counter()) > 0:
-            read_ready(self._selector, left)
 
 
 def _gaps_since(stream: Stream, begin: float) -> list[float]:
@@ -114,7 +88,9 @@ def measure(arguments: argparse.Namespace, flags: list[str]) -> Row:
     fixed = ["--served-model-name", MODEL_NAME, "--threads", str(arguments.threads)]
     fixed += ["--max-model-len", str(MAX_MODEL_LEN), "--kv-cache-memory", str(4 * 2**30)]
     with run_server(arguments.model, arguments.port, [*fixed, *flags]):
-        load = Load(arguments.port)
+        load = Load(
+            arguments.port, "chunk sizes", NUM_STREAMS, STREAM_PROMPT_TOKENS, MAX_MODEL_LEN - 2 * STREAM_PROMPT_TOKENS
+        )
         row = load.run(arguments.prompts)
         load.close()
     return row

@@ -10,8 +10,6 @@ and must not lengthen the gaps.
 """
 
 import argparse
-import random
-import selectors
 import statistics
 import sys
 import time
@@ -20,7 +18,7 @@ from pathlib import Path
 
 from machine import describe_machine, usable_cores
 from processes import run_server
-from stream_client import MODEL_NAME, Stream, make_request, open_stream, read_ready
+from stream_client import MODEL_NAME, RunningStreams, Stream
 
 NUM_STREAMS, STREAM_PROMPT_TOKENS = 8, 32
 LONG_PROMPT_TOKENS, PERIOD_S = 2048, 2.0
@@ -50,42 +48,17 @@ class Gaps:
         return f"| {chunk} | {middle:.0f} | **{self.p99:.0f}** | {largest:.0f} | {self.tokens_per_s:.0f} | {answered} |"
 
 
-class Load:
-    """The streams and the prompts that come between them, on one thread."""
+class Load(RunningStreams):
+    """The streams and the prompts that come between them."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._random = random.Random("latency")
-        self._selector = selectors.EpollSelector()
-        self.streams = [
-            self._send(STREAM_PROMPT_TOKENS, MAX_MODEL_LEN - 2 * STREAM_PROMPT_TOKENS) for _ in range(NUM_STREAMS)
-        ]
-        self.prompts: list[Stream] = []
-
-    def run(self, seconds: float) -> tuple[float, float]:
-        """Lets streams start, then sends a prompt a period; when the first was sent, and the end."""
-        self._read_until(time.perf_counter() + SETTLE_S)
-        begin = time.perf_counter()
+    def run(self, seconds: float) -> tuple[float, float, list[Stream]]:
+        """Lets streams start, then sends a prompt a period; when the first was sent, the end, and the prompts."""
+        self.read_until(time.perf_counter() + SETTLE_S)
+        begin, prompts = time.perf_counter(), []
         for period in range(int(seconds / PERIOD_S)):
-            self.prompts.append(self._send(LONG_PROMPT_TOKENS, 1))
-            self._read_until(begin + (period + 1) * PERIOD_S)
-        return begin, time.perf_counter()
-
-    def close(self) -> None:
-        """Hangs up."""
-        for stream in self.streams + self.prompts:
-            stream.connection.close()
-        self._selector.close()
-
-    def _send(self, prompt_tokens: int, output_tokens: int) -> Stream:
-        prompt = [self._random.randrange(1000, 40000) for _ in range(prompt_tokens)]
-        stream = open_stream(self._port, make_request(self._port, prompt, output_tokens))
-        self._selector.register(stream.connection, selectors.EVENT_READ, stream)
-        return stream
-
-    def _read_until(self, end: float) -> None:
-        while (left := end - time.perf_counter()) > 0:
-            read_ready(self._selector, left)
+            prompts.append(self.send(LONG_PROMPT_TOKENS, 1))
+            self.read_until(begin + (period + 1) * PERIOD_S)
+        return begin, time.perf_counter(), prompts
 
 
 def longest_gaps(stream: Stream, begin: float, end: float) -> list[float]:
@@ -104,15 +77,17 @@ def measure(arguments: argparse.Namespace, chunk: str) -> Gaps:
     flags += ["--max-model-len", str(MAX_MODEL_LEN), "--kv-cache-memory", str(4 * 2**30)]
     flags += [] if chunk == "default" else ["--max-num-batched-tokens", chunk]
     with run_server(arguments.model, arguments.port, flags):
-        load = Load(arguments.port)
-        begin, end = load.run(arguments.seconds)
+        load = Load(
+            arguments.port, "latency", NUM_STREAMS, STREAM_PROMPT_TOKENS, MAX_MODEL_LEN - 2 * STREAM_PROMPT_TOKENS
+        )
+        begin, end, prompts = load.run(arguments.seconds)
         load.close()
     if any(b"[DONE]" in stream.tail or not stream.arrivals for stream in load.streams):
         raise SystemExit("a stream ended, or never began, while the prompts came: it must run all the time")
     longest = [gap for stream in load.streams for gap in longest_gaps(stream, begin, end)]
     tokens = sum(1 for stream in load.streams for time in stream.arrivals if time >= begin)
-    answered = sum(b"[DONE]" in prompt.tail for prompt in load.prompts)
-    return Gaps(tuple(longest), tokens / (end - begin), answered, len(load.prompts))
+    answered = sum(b"[DONE]" in prompt.tail for prompt in prompts)
+    return Gaps(tuple(longest), tokens / (end - begin), answered, len(prompts))
 
 
 def main() -> int:

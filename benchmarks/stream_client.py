@@ -5,6 +5,7 @@ kept for the usage. The client's own processor time is in the result, so that it
 """
 
 import json
+import random
 import re
 import selectors
 import socket
@@ -115,3 +116,42 @@ def read_ready(selector: selectors.EpollSelector, timeout_s: float | None = None
         else:
             selector.unregister(stream.connection)
             stream.connection.close()
+
+
+class RunningStreams:
+    """Streams that run all the time, and what else is sent beside them, on one thread.
+
+    Args:
+        seed: of the prompts, random tokens.
+        output_tokens: of each stream: more than it will get to.
+    """
+
+    def __init__(self, port: int, seed: str, num_streams: int, prompt_tokens: int, output_tokens: int) -> None:
+        self._port = port
+        self._random = random.Random(seed)
+        self._selector = selectors.EpollSelector()
+        self._sent: list[Stream] = []
+        self.streams = [self.send(prompt_tokens, output_tokens) for _ in range(num_streams)]
+
+    def send(self, prompt_tokens: int, output_tokens: int) -> Stream:
+        """One more request."""
+        prompt = [self._random.randrange(1000, 40000) for _ in range(prompt_tokens)]
+        stream = open_stream(self._port, make_request(self._port, prompt, output_tokens))
+        self._selector.register(stream.connection, selectors.EVENT_READ, stream)
+        self._sent.append(stream)
+        return stream
+
+    def read(self, timeout_s: float) -> None:
+        """What has come, or comes within the time."""
+        read_ready(self._selector, timeout_s)
+
+    def read_until(self, end: float) -> None:
+        """Reads on until that time (perf_counter)."""
+        while (left := end - time.perf_counter()) > 0:
+            self.read(left)
+
+    def close(self) -> None:
+        """Hangs up."""
+        for stream in self._sent:
+            stream.connection.close()
+        self._selector.close()

@@ -4,28 +4,15 @@ import dataclasses
 
 import pytest
 
-from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
 from headway.model import make_program
 from headway.planner.costs import size_text
 from headway.planner.memory import plan_memory
 from headway.planner.torch_costs import torch_costs
+from small_shapes import LLAMA
 
-SHAPE = ModelShape(
-    architecture="llama",
-    vocab_size=1000,
-    hidden_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    intermediate_size=128,
-    max_position=512,
-    norm_eps=1e-5,
-    rope=RopeShape(dims=16),
-    is_tied=True,
-)
+SHAPE = LLAMA
 PROGRAM = make_program(SHAPE)
 LAYER = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128 + 2 * 64  # q, k and v, o, gate up down, norms
 WEIGHTS = 2 * 1000 * 64 + 2 * LAYER + 64  # the tied table is laid out twice: for lookups, and for the product

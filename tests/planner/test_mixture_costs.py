@@ -9,7 +9,7 @@ import pytest
 from headway import _native
 from headway.cache.kv_store import KVStore, bytes_per_token
 from headway.checkpoint.raw import RawTensor
-from headway.checkpoint.shape import ExpertsShape, LatentShape, ModelShape, RopeShape
+from headway.checkpoint.shape import ExpertsShape, LatentShape, RopeShape
 from headway.config import EngineConfig
 from headway.executor.factory import make_limits
 from headway.executor.native import NativeExecutor
@@ -18,22 +18,10 @@ from headway.model.program import Program
 from headway.planner.kv_kinds import describe_kv, kv_costs
 from headway.planner.native_costs import matrix_forms, native_costs, router_names
 from headway.planner.torch_costs import torch_costs
+from small_shapes import LLAMA
 
 EXPERTS = ExpertsShape(num_experts=8, top_k=2, width=96, layers=frozenset({0, 1}), normalise=True)
-MIXTRAL = ModelShape(
-    architecture="mixtral",
-    vocab_size=1000,
-    hidden_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    intermediate_size=96,
-    max_position=512,
-    norm_eps=1e-5,
-    rope=RopeShape(dims=16),
-    experts=EXPERTS,
-)
+MIXTRAL = dataclasses.replace(LLAMA, architecture="mixtral", intermediate_size=96, is_tied=False, experts=EXPERTS)
 LATENT = LatentShape(q_rank=48, kv_rank=32, nope_dim=16, rope_dim=8, v_dim=24)
 DEEPSEEK = dataclasses.replace(
     MIXTRAL,

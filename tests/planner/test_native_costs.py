@@ -10,7 +10,7 @@ from headway import _native
 from headway.cache.kv_store import KVStore
 from headway.checkpoint.ggml_types import find_type
 from headway.checkpoint.raw import RawTensor
-from headway.checkpoint.shape import ModelShape, RopeShape
+from headway.checkpoint.shape import RopeShape
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, UnsupportedModel
 from headway.executor.factory import make_limits
@@ -20,21 +20,9 @@ from headway.model.program import Program
 from headway.planner.memory import plan_memory
 from headway.planner.native_costs import describe_forms, matrix_forms, native_costs, vocabulary_names
 from headway.planner.torch_costs import torch_costs
+from small_shapes import LLAMA
 
-SHAPE = ModelShape(
-    architecture="llama",
-    vocab_size=1000,
-    hidden_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    intermediate_size=128,
-    max_position=512,
-    norm_eps=1e-5,
-    rope=RopeShape(dims=16),
-    is_tied=True,
-)
+SHAPE = LLAMA
 PROGRAM = make_program(SHAPE)
 NORMS = 5 * 64 * 4
 GIB = 1 << 30

@@ -1,9 +1,10 @@
 """What a worker process runs. worker/serve finds it by its dotted name and is its only caller, from one thread."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import headway_wire as wire
+from headway.errors import InvariantBroken
 
 Report = Callable[[wire.Loading], None]
 """Called during a load, at each phase and at most ten times a second."""
@@ -57,3 +58,43 @@ class TimedPredictor(Protocol):
     def wait_s(self) -> float | None:
         """Seconds after which has_work() may be True without a message; None: only a message changes it."""
         ...
+
+
+class LoadedEngine(Protocol):
+    """What an engine has that a predictor may stand before."""
+
+    def has_work(self) -> bool:
+        """Whether a step would do something."""
+        ...
+
+    def stats(self) -> wire.Stats:
+        """Counters and gauges now."""
+        ...
+
+
+E = TypeVar("E", bound=LoadedEngine)
+
+
+class EnginePredictor(Generic[E]):
+    """What predictors before an engine share: there is none before load() and after close()."""
+
+    def __init__(self) -> None:
+        self._engine: E | None = None
+
+    def has_work(self) -> bool:
+        """Whether step() would do something."""
+        return self._engine is not None and self._engine.has_work()
+
+    def stats(self) -> wire.Stats:
+        """The engine's counters and gauges."""
+        return self._engine.stats() if self._engine is not None else wire.Stats()
+
+    def close(self) -> None:
+        """Lets go of weights and caches."""
+        self._engine = None
+
+    @property
+    def _loaded(self) -> E:
+        if self._engine is None:
+            raise InvariantBroken("the predictor is used before load() or after close()")
+        return self._engine

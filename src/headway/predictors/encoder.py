@@ -7,16 +7,13 @@ from typing import Any
 import headway_wire as wire
 from headway.engine.encoder import EncoderEngine
 from headway.engine.encoder_loading import load_encoder
-from headway.errors import InvariantBroken, UnsupportedFeature
-from headway.predictors.base import Report
+from headway.errors import UnsupportedFeature
+from headway.predictors.base import EnginePredictor, Report
 from headway.predictors.headway import make_engine_config
 
 
-class EncoderPredictor:
+class EncoderPredictor(EnginePredictor[EncoderEngine]):
     """Vectors of texts, scores of pairs. `options` are EngineConfig's fields."""
-
-    def __init__(self) -> None:
-        self._engine: EncoderEngine | None = None
 
     def load(self, source: str, options: dict[str, Any], report: Report) -> wire.Ready:
         """See predictors.base.Predictor; raises as load_encoder."""
@@ -35,27 +32,9 @@ class EncoderPredictor:
                 return [wire.Outputs(request_id=message.request_id, error=error.to_wire())]
         return []
 
-    def has_work(self) -> bool:
-        """Whether step() would do something."""
-        return self._engine is not None and self._engine.has_work()
-
     def close_queue(self) -> None:
         """Nothing waits for a fuller batch."""
 
     def step(self) -> Iterable[wire.Up]:
         """One step of the engine."""
         return self._loaded.step()
-
-    def stats(self) -> wire.Stats:
-        """The engine's counters and gauges."""
-        return self._loaded.stats() if self._engine is not None else wire.Stats()
-
-    def close(self) -> None:
-        """Lets go of the weights."""
-        self._engine = None
-
-    @property
-    def _loaded(self) -> EncoderEngine:
-        if self._engine is None:
-            raise InvariantBroken("the predictor is used before load() or after close()")
-        return self._engine

@@ -11,15 +11,12 @@ import headway_wire as wire
 from headway.config import EngineConfig
 from headway.engine.engine import Engine
 from headway.engine.loading import load_engine
-from headway.errors import InvalidConfig, InvariantBroken, UnsupportedFeature
-from headway.predictors.base import Report
+from headway.errors import InvalidConfig, UnsupportedFeature
+from headway.predictors.base import EnginePredictor, Report
 
 
-class HeadwayPredictor:
+class HeadwayPredictor(EnginePredictor[Engine]):
     """A large language model on Headway's engine. `options` are EngineConfig's fields."""
-
-    def __init__(self) -> None:
-        self._engine: Engine | None = None
 
     def load(self, source: str, options: dict[str, Any], report: Report) -> wire.Ready:
         """See predictors.base.Predictor; raises as load_engine."""
@@ -41,10 +38,6 @@ class HeadwayPredictor:
                 return [wire.Outputs(request_id=message.request_id, error=error.to_wire())]
         return []
 
-    def has_work(self) -> bool:
-        """Whether step() would do something."""
-        return self._engine is not None and self._engine.has_work()
-
     def wait_s(self) -> float | None:
         """See predictors.base.TimedPredictor."""
         return None if self._engine is None else self._engine.wait_s()
@@ -65,20 +58,6 @@ class HeadwayPredictor:
     def take_profile(self) -> list[wire.ProfiledStep] | None:
         """See predictors.base.ProfiledPredictor."""
         return self._loaded.take_profile()
-
-    def stats(self) -> wire.Stats:
-        """The engine's counters and gauges."""
-        return self._loaded.stats() if self._engine is not None else wire.Stats()
-
-    def close(self) -> None:
-        """Lets go of weights and KV cache."""
-        self._engine = None
-
-    @property
-    def _loaded(self) -> Engine:
-        if self._engine is None:
-            raise InvariantBroken("the predictor is used before load() or after close()")
-        return self._engine
 
 
 def make_engine_config(options: dict[str, Any]) -> EngineConfig:

@@ -246,10 +246,14 @@ def test_what_is_preempted_answers_as_it_does_alone(server: Server, is_stream: b
 
     alone = [ask(number) for number in range(8)]
     preempted = server.metric("headway_num_preemptions_total")
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(ask, range(8)))
+    together = []
+    for _ in range(20):  # so small a model may end one request before the next has arrived
+        with ThreadPoolExecutor(8) as pool:
+            together += enumerate(pool.map(ask, range(8)))
+        if server.metric("headway_num_preemptions_total") > preempted:
+            break
     assert server.metric("headway_num_preemptions_total") > preempted
-    for number, (ids, logprobs, usage) in enumerate(together):
+    for number, (ids, logprobs, usage) in together:
         assert ids == alone[number][0]
         fields = KINDS[number % 4]
         if "seed" not in fields:

@@ -101,7 +101,9 @@ def test_salts_keep_prefixes_apart_and_priorities_are_one_a_prompt(llm: LLM) -> 
     made = [llm.generate({"prompt": prompt, "cache_salt": salt}, greedy())[0] for salt in ("a", "b", "a")]
     assert [each.num_cached_tokens for each in made[:2]] == [0, 0]
     assert made[2].num_cached_tokens > 0
-    assert len(llm.generate(["a", "b"], greedy(), priority=[3, -1])) == 2
+    assert len(llm.generate(["a", "b"], greedy(), priority=[0, 0])) == 2
+    with pytest.raises(InvalidRequest, match="priority is -1, and .* --scheduling-policy fcfs"):
+        llm.generate(["a", "b"], greedy(), priority=[0, -1])
     with pytest.raises(InvalidRequest, match="2 prompts and 1 priorities"):
         llm.generate(["a", "b"], greedy(), priority=[3])
     with pytest.raises(InvalidRequest, match="cache_salt"):
@@ -116,7 +118,7 @@ async def test_another_process_tells_the_same(folder: Path) -> None:
 
     chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "xyab"}]
     form = {"continue_final_message": True, "add_generation_prompt": False}
-    async with AsyncLLM(str(folder), **FLAGS) as llm:
+    async with AsyncLLM(str(folder), **FLAGS, scheduling_policy="priority") as llm:
         scored, masked, continued = await asyncio.gather(
             last(llm.generate(PROMPT, greedy(prompt_logprobs=2), priority=1)),
             last(llm.generate({"prompt": "ab", "cache_salt": "s"}, greedy(bad_words=("de",)))),

@@ -465,3 +465,19 @@ def test_every_choice_has_one_end_and_the_right_tokens_whatever_happens(make_rig
         right, right_reason = rig.expect(prompts[request_id], 24)
         assert tokens == right[: len(tokens)]
         assert reason in ("length", "abort", "error") or (tokens, reason) == (right, right_reason)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf", "fair"])
+def test_a_priority_without_effect_is_refused_and_names_the_flag(make_rig, policy):
+    rig = make_rig(scheduling_policy=policy)
+    answer = rig.submit("r", [1, 2], priority=3)
+    assert isinstance(answer, wire.Refused)
+    assert "priority is 3" in answer.error.message
+    assert f"--scheduling-policy {policy}" in answer.error.message
+    assert "--scheduling-policy priority" in answer.error.message
+    assert isinstance(rig.submit("r", [1, 2], priority=0), wire.Accepted)
+
+
+def test_a_priority_is_taken_by_its_policy(make_rig):
+    rig = make_rig(scheduling_policy="priority")
+    assert isinstance(rig.submit("r", [1, 2], priority=3), wire.Accepted)

@@ -2,7 +2,7 @@
 policy, the cache and the chunks; and a pinned prefix changes none of them."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -86,9 +86,10 @@ class Bench:
         engine._scheduler = Scheduler(limits, cache, policy=make_policy(mode.policy, 30.0), batching=batching)
         if mode.has_pins:
             assert engine.pin_prefixes([self.prompts[2][:40]]) == 2
-        return self._answers()
+        engine.limits = replace(engine.limits, scheduling_policy=mode.policy)
+        return self._answers(mode)
 
-    def _answers(self) -> Answers:
+    def _answers(self, mode: Mode) -> Answers:
         told: Answers = {}
 
         def step() -> None:
@@ -111,7 +112,7 @@ class Bench:
                     request_id=str(number),
                     prompt_token_ids=prompt,
                     sampling=sampling,
-                    priority=-number,
+                    priority=-number if mode.policy == "priority" else 0,
                     tenant=str(number % 2),
                 )
             )

@@ -36,9 +36,7 @@ def answers(predictor: HeadwayPredictor) -> dict[str, list[tuple[Any, ...]]]:
         sampling = wire.Sampling(
             temperature=0.8 * (number % 2), seed=number, max_tokens=4 + 3 * number, logprobs=2, ignore_eos=True
         )
-        submit = wire.Submit(
-            request_id=str(number), prompt_token_ids=prompt, sampling=sampling, tenant=str(number % 2), priority=-number
-        )
+        submit = wire.Submit(request_id=str(number), prompt_token_ids=prompt, sampling=sampling, tenant=str(number % 2))
         predictor.handle(submit)
         if number == 2:
             step()

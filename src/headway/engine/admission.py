@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 import headway_wire as wire
+from headway.config import SchedulingPolicy
 from headway.core.sampling import SamplingParams
 from headway.errors import ContextLengthExceeded, InvalidRequest
 
@@ -20,6 +21,8 @@ class ModelLimits:
     """Tokens of prompt and output together."""
     num_pool_tokens: int
     """Tokens that the whole KV cache holds."""
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    """Whether a request's priority has an effect."""
 
 
 def check_submit(submit: wire.Submit, limits: ModelLimits) -> int:
@@ -32,6 +35,7 @@ def check_submit(submit: wire.Submit, limits: ModelLimits) -> int:
     _check_ids("allowed_token_ids", sampling.allowed_token_ids or (), limits.vocab_size)
     for word in sampling.bad_token_ids:
         _check_ids("bad_words", word, limits.vocab_size)
+    _check_priority(submit.priority, limits.scheduling_policy)
     num_prompt = len(submit.prompt_token_ids)
     if num_prompt == 0:
         raise InvalidRequest("the prompt has no tokens; it needs at least 1", param="prompt")
@@ -49,6 +53,16 @@ def check_submit(submit: wire.Submit, limits: ModelLimits) -> int:
             param="max_tokens",
         )
     return _fit_pool(num_prompt, wanted, limits, has_max_tokens=sampling.max_tokens is not None)
+
+
+def _check_priority(priority: int, policy: SchedulingPolicy) -> None:
+    """0 says nothing; another one must have an effect."""
+    if priority and policy != "priority":
+        raise InvalidRequest(
+            f"priority is {priority}, and this model is served with --scheduling-policy {policy}, which knows none: "
+            "leave it out, or start the server with --scheduling-policy priority",
+            param="priority",
+        )
 
 
 def _fit_pool(num_prompt: int, wanted: int, limits: ModelLimits, *, has_max_tokens: bool) -> int:

@@ -75,6 +75,7 @@ class Engine:
             vocab_size=executor.vocab_size,
             max_model_len=max_model_len,
             num_pool_tokens=kv_cache.num_blocks * kv_cache.block_size,
+            scheduling_policy=config.scheduling_policy,
         )
         self._executor = executor
         self._runner: StepRunner = Runner(executor, sampler, block_size=kv_cache.block_size)

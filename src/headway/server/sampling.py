@@ -69,7 +69,10 @@ class SamplingBody(Body):
     skip_special_tokens: bool | None = None
     timeout_s: float | None = Field(None, description="End with what there is after so many seconds.")
     priority: int | None = Field(
-        None, description="Lower goes first, with --scheduling-policy priority.", ge=-(2**31), lt=2**31
+        None,
+        description="Lower goes first, with --scheduling-policy priority; else only 0 is taken.",
+        ge=-(2**31),
+        lt=2**31,
     )
     cache_salt: str | None = Field(
         None, description="Prefixes are shared only with requests of the same salt.", min_length=1, max_length=256

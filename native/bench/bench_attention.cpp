@@ -17,6 +17,10 @@ using namespace headway;
 
 constexpr int32_t num_heads = 9, num_kv_heads = 3, dim = 64, block_size = 16;
 
+const char* name_of(KVType type) {
+    return type == KVType::bf16 ? "bf16" : type == KVType::int8 ? "int8" : "f16";
+}
+
 struct Bench {
     const ExecKernels& table;
     KVType type;
@@ -30,12 +34,12 @@ struct Bench {
     Bench(const ExecKernels& table, KVType type, int32_t sequences, int32_t context_len, int32_t num_tokens)
         : table(table), type(type), sequences(sequences), context_len(context_len), num_tokens(num_tokens) {
         const int64_t slots = static_cast<int64_t>(sequences) * context_len;
-        const int64_t bytes = slots * num_kv_heads * dim * (type == KVType::bf16 ? 2 : 1);
+        const int64_t bytes = slots * num_kv_heads * dim * (type == KVType::int8 ? 1 : 2);
         k.resize(bytes), v.resize(bytes), scales.resize(slots * num_kv_heads);
         blocks.resize(slots / block_size);
         std::iota(blocks.begin(), blocks.end(), 0);
         std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
-        view = {type, block_size, num_kv_heads, dim, dim, k.data(), v.data(), scales.data(), scales.data()};
+        view = {type, block_size, num_kv_heads, dim, dim, k.data(), v.data(), scales.data(), scales.data(), false};
         std::mt19937 random(2);
         std::normal_distribution<float> normal;
         std::vector<float> row(num_kv_heads * dim);
@@ -83,9 +87,9 @@ struct Bench {
         const double best = std::accumulate(times.begin(), times.end(), 0.0);
         const double seen = num_tokens * (context_len - num_tokens + (num_tokens + 1) / 2.0) * sequences;
         const double bytes = static_cast<double>(sequences) * context_len * num_kv_heads * dim * 2 *
-                             (type == KVType::bf16 ? 2 : 1);
+                             (type == KVType::int8 ? 1 : 2);
         std::printf("%-12s %s %-7s context %5d tokens %5d sequences %3d  %9.1f us  %6.1f GFLOPS  %6.1f GB/s\n",
-                    table.name, type == KVType::bf16 ? "bf16" : "int8", what, context_len, num_tokens, sequences, best * 1e6,
+                    table.name, name_of(type), what, context_len, num_tokens, sequences, best * 1e6,
                     seen * num_heads * dim * 4 / best * 1e-9, bytes / best * 1e-9);
     }
 };
@@ -94,7 +98,7 @@ struct Bench {
 
 int main() {
     const ExecKernels& table = exec_kernels(choose_isa());
-    for (KVType type : {KVType::bf16, KVType::int8}) {
+    for (KVType type : {KVType::bf16, KVType::f16, KVType::int8}) {
         for (int32_t length : {512, 2048}) Bench(table, type, 1, length, length).report("prefill");
         for (int32_t context : {128, 1536}) {
             for (int32_t sequences : {1, 8, 64}) Bench(table, type, sequences, context, 1).report("decode");

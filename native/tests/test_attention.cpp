@@ -27,13 +27,25 @@ struct Shape {
     int32_t num_parts() const { return num_kv_heads * head_parts; }
 };
 
-const char* type_name(KVType type) { return type == KVType::bf16 ? "bf16" : "int8"; }
+constexpr KVType types[] = {KVType::bf16, KVType::int8, KVType::f16};
+
+const char* type_name(KVType type) {
+    return type == KVType::bf16 ? "bf16" : type == KVType::int8 ? "int8" : "f16";
+}
 
 #define SHAPE_FORMAT "%s %s heads %d/%d dims %d/%d block %d context %d tokens %d window %d cap %g parts %d%s"
 #define SHAPE_VALUES(table, s)                                                                                    \
     (table).name, type_name((s).type), (s).num_heads, (s).num_kv_heads, (s).qk_dim, (s).v_dim, (s).block_size,    \
         (s).context_len, (s).num_tokens, (s).window, static_cast<double>((s).soft_cap), (s).head_parts,           \
         (s).v_in_k ? " values in keys" : ""
+
+// By the definition: mantissa times a power of two.
+double double_of_half(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    if (exponent == 31) return mantissa ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+    const double size = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    return bits & 0x8000 ? -size : size;
+}
 
 float float_of(uint16_t bits) {
     const uint32_t word = static_cast<uint32_t>(bits) << 16;
@@ -50,6 +62,9 @@ struct Cache {
         if (shape.type == KVType::bf16) {
             k16.assign(heads * pairs * shape.block_size * 2, 0x7fc1);
             v16.assign(heads * shape.block_size * shape.v_dim, 0x7fc1);
+        } else if (shape.type == KVType::f16) {
+            k16.assign(heads * shape.qk_dim * shape.block_size, 0x7e01);
+            v16.assign(heads * shape.block_size * shape.v_dim, 0x7e01);
         } else {
             k8.assign(heads * padded * shape.block_size, 77);
             v8.assign(heads * shape.block_size * shape.v_dim, 77);
@@ -59,10 +74,10 @@ struct Cache {
     }
 
     KVView view() {
-        const bool is_bf16 = shape.type == KVType::bf16;
+        const bool is_wide = shape.type != KVType::int8;
         return {shape.type,  shape.block_size, shape.num_kv_heads,
-                shape.qk_dim, shape.v_dim,     is_bf16 ? static_cast<void*>(k16.data()) : k8.data(),
-                shape.v_in_k ? nullptr : is_bf16 ? static_cast<void*>(v16.data()) : v8.data(),
+                shape.qk_dim, shape.v_dim,     is_wide ? static_cast<void*>(k16.data()) : k8.data(),
+                shape.v_in_k ? nullptr : is_wide ? static_cast<void*>(v16.data()) : v8.data(),
                 k_scales.data(), shape.v_in_k ? nullptr : v_scales.data(), shape.v_in_k};
     }
 
@@ -71,6 +86,9 @@ struct Cache {
         if (shape.type == KVType::bf16) {
             const int64_t pairs = (shape.qk_dim + 1) / 2;
             return float_of(k16[((block_head * pairs + d / 2) * shape.block_size + place) * 2 + d % 2]);
+        }
+        if (shape.type == KVType::f16) {
+            return double_of_half(k16[(block_head * shape.qk_dim + d) * shape.block_size + place]);
         }
         const int64_t quads = (shape.qk_dim + 3) / 4;
         return static_cast<double>(k8[((block_head * quads + d / 4) * shape.block_size + place) * 4 + d % 4]) *
@@ -83,6 +101,9 @@ struct Cache {
         if (shape.type == KVType::bf16) {
             const int64_t pair = block_head * (shape.block_size / 2) + place / 2;
             return float_of(v16[(pair * shape.v_dim + d) * 2 + place % 2]);
+        }
+        if (shape.type == KVType::f16) {
+            return double_of_half(v16[(block_head * shape.block_size + place) * shape.v_dim + d]);
         }
         return static_cast<double>(v8[(block_head * shape.block_size + place) * shape.v_dim + d]) *
                v_scales[block_head * shape.block_size + place];
@@ -330,7 +351,7 @@ const Shape shapes[] = {
 void test_shapes(const ExecKernels& table) {
     uint32_t seed = 1;
     for (Shape shape : shapes) {
-        for (KVType type : {KVType::bf16, KVType::int8}) {
+        for (KVType type : types) {
             shape.type = type;
             check_shape(table, shape, ++seed);
         }
@@ -351,7 +372,7 @@ void test_shapes(const ExecKernels& table) {
 void test_values_in_keys(const ExecKernels& table) {
     uint32_t seed = 500;
     for (Shape shape : {Shape{16, 1, 72, 64, 16, 300, 20}, Shape{8, 2, 40, 24, 32, 33, 33}, Shape{4, 1, 19, 15, 16, 70, 3}}) {
-        for (KVType type : {KVType::bf16, KVType::int8}) {
+        for (KVType type : types) {
             shape.type = type;
             shape.v_in_k = true;
             std::vector<float> in_one;
@@ -370,8 +391,9 @@ void test_values_in_keys(const ExecKernels& table) {
 }
 
 // A later token whose K and V are NaN and infinite changes no bit of an earlier one in the same tile.
-void test_later_tokens_are_not_seen(const ExecKernels& table) {
+void test_later_tokens_are_not_seen(const ExecKernels& table, KVType type) {
     Shape shape = shapes[0];
+    shape.type = type;
     for (int32_t bad_token : {280, 285, 291}) {
         Sequence sequence(shape, 5);
         Written written(table, sequence, shape.context_len, 5);
@@ -391,7 +413,7 @@ void test_later_tokens_are_not_seen(const ExecKernels& table) {
 
 // What write_kv stores, by a rounding of its own: nearest even, or within half a step of the scale.
 void test_stored_values(const ExecKernels& table) {
-    for (KVType type : {KVType::bf16, KVType::int8}) {
+    for (KVType type : types) {
         Shape shape = shapes[7];
         shape.type = type;
         const Sequence sequence(shape, 3);
@@ -402,7 +424,9 @@ void test_stored_values(const ExecKernels& table) {
             for (int32_t d = 0; d < shape.qk_dim; ++d) largest = std::max(largest, std::abs(k[d]));
             for (int32_t d = 0; d < shape.qk_dim; ++d) {
                 const double stored = written.cache.key(written.slot(token), 0, d);
-                const double step = type == KVType::bf16 ? std::ldexp(1.0, std::ilogb(k[d]) - 7) : largest / 127.0;
+                const double unit = std::ldexp(1.0, std::ilogb(k[d]));
+                const double fine = std::max(unit / 1024, std::ldexp(1.0, -24));
+                const double step = type == KVType::bf16 ? unit / 128 : type == KVType::f16 ? fine : largest / 127.0;
                 CHECK(std::abs(stored - k[d]) <= 0.50001 * step, "%s %s: %g is stored as %g", table.name,
                       type_name(type), k[d], stored);
             }
@@ -438,6 +462,62 @@ void test_rounding_of_special_values(const ExecKernels& table) {
     }
 }
 
+// Ties to even, the largest, subnormal ones; what is finite stays finite.
+void test_halves_of_special_values(const ExecKernels& table) {
+    const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+    struct Rounding {
+        float value;
+        uint16_t right;
+    };
+    const Rounding roundings[] = {
+        {0.0f, 0},           {-0.0f, 0x8000},      {infinity, 0x7c00},   {-infinity, 0xfc00}, {65504.0f, 0x7bff},
+        {65519.0f, 0x7bff},  {65520.0f, 0x7bff},   {-65536.0f, 0xfbff},  {3.4e38f, 0x7bff},   {-3.4e38f, 0xfbff},
+        {0x1.002p0f, 0x3c00}, {0x1.006p0f, 0x3c02}, {0x1.002002p0f, 0x3c01}, {-0x1.006p0f, 0xbc02}, {0x1p-14f, 0x0400},
+        {0x1p-24f, 1},       {0x1p-25f, 0},        {0x1.8p-24f, 2},      {0x1.000002p-25f, 1}, {1e-40f, 0},
+        {0x1.ffap-15f, 0x03ff}, {0x1.ffcp-15f, 0x0400}, {nan, 0x7e00},
+    };
+    constexpr int32_t dim = sizeof roundings / sizeof roundings[0];
+    float values[dim];
+    for (int32_t d = 0; d < dim; ++d) values[d] = roundings[d].value;
+    Shape shape{1, 1, dim, dim, 16, 1, 1, KVType::f16};
+    Cache cache(shape, 1);
+    const KVView view = cache.view();
+    const int64_t slot = 4;
+    table.write_kv(&view, values, dim, values, dim, &slot, 1, 0, 1);
+    for (int32_t d = 0; d < dim; ++d) {
+        const uint16_t k = cache.k16[d * 16 + 4], v = cache.v16[4 * dim + d], right = roundings[d].right;
+        const bool is_right = std::isnan(values[d]) ? (k & 0x7fff) > 0x7c00 && k == v : k == right && v == right;
+        CHECK(is_right, "%s: %g is stored as %04x and %04x, not %04x", table.name, values[d], k, v, right);
+    }
+}
+
+// A single key's value comes back as it is: every float16 that is finite.
+void test_all_halves_are_read(const ExecKernels& table) {
+    constexpr int32_t dim = 64;
+    for (int32_t start = 0; start < 0x10000; start += dim) {
+        Shape shape{1, 1, dim, dim, 16, 1, 1, KVType::f16};
+        Cache cache(shape, 1);
+        for (int32_t d = 0; d < dim; ++d) {
+            cache.k16[d * 16] = 0;
+            cache.v16[d] = static_cast<uint16_t>(start + d);
+        }
+        AttentionCall call{};
+        call.kv = cache.view();
+        std::vector<float> q(dim, 1.0f), out(dim, -1.0f);
+        const int32_t block = 0;
+        call.q = q.data(), call.ld_q = dim, call.out = out.data(), call.ld_out = dim;
+        call.num_heads = 1, call.head_parts = 1, call.scale = 1.0f, call.causal = true;
+        call.block_table = &block, call.context_len = 1;
+        std::vector<float> scratch = make_scratch(call);
+        table.attend(&call, 0, 1, 0, scratch.data());
+        for (int32_t d = 0; d < dim; ++d) {
+            const double right = double_of_half(static_cast<uint16_t>(start + d));
+            if (!std::isfinite(right)) continue;
+            CHECK(out[d] == static_cast<float>(right), "%s: %04x is read as %g, not %g", table.name, start + d, out[d], right);
+        }
+    }
+}
+
 }  // namespace
 
 void headway_tests::test_attention() {
@@ -445,8 +525,10 @@ void headway_tests::test_attention() {
         test_stored_values(*table);
         test_odd_partner_is_zeroed(*table);
         test_rounding_of_special_values(*table);
+        test_halves_of_special_values(*table);
+        test_all_halves_are_read(*table);
         test_shapes(*table);
         test_values_in_keys(*table);
-        test_later_tokens_are_not_seen(*table);
+        for (KVType type : types) test_later_tokens_are_not_seen(*table, type);
     }
 }

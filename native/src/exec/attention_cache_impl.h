@@ -1,4 +1,5 @@
-// Reading K and V of a chunk from the cache: as float32, or as the pairs of bfloat16 that they are.
+// Reading K and V of a chunk from the cache: as float32, or as the pairs of bfloat16 that they are (only on machines that
+// multiply these).
 #pragma once
 
 namespace headway {
@@ -33,6 +34,15 @@ void unpack_key_pairs(const KVView& kv, StripPlace strip_place, float* to, int64
             }
         }
         to += as_pairs ? ld : 2 * ld;
+    }
+}
+
+void unpack_key_halves(const KVView& kv, StripPlace strip_place, float* to, int64_t ld) {
+    const uint16_t* from =
+        static_cast<const uint16_t*>(kv.k) + strip_place.block_head * kv.qk_dim * kv.block_size + strip_place.place;
+    for (int32_t d = 0; d < kv.qk_dim; ++d, from += kv.block_size, to += ld) {
+#pragma GCC unroll 4
+        for (int v = 0; v < strip_vectors; ++v) store(to + v * width, load_float16(from + v * width));
     }
 }
 
@@ -83,6 +93,25 @@ void unpack_value_pairs(const KVView& kv, StripPlace strip_place, int32_t column
     }
 }
 
+// `width` float16, of which the last may not be there.
+HEADWAY_INLINE Floats load_some_float16(const uint16_t* from, int32_t count) {
+    if (count >= width) return load_float16(from);
+    uint16_t halves[width] = {};
+    for (int32_t lane = 0; lane < count; ++lane) halves[lane] = from[lane];
+    return load_float16(halves);
+}
+
+void unpack_value_halves(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to,
+                         int64_t ld) {
+    const int64_t key = strip_place.block_head * kv.block_size + strip_place.place;
+    const uint16_t* from = static_cast<const uint16_t*>(kv.v) + key * kv.v_dim + column;
+    for (int32_t i = 0; i < strip; ++i, from += kv.v_dim, to += ld) {
+        for (int32_t c = 0; c < columns; c += width) {
+            store(to + c, load_some_float16(from + c, kv.v_dim - column - c));
+        }
+    }
+}
+
 void unpack_value_bytes(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to,
                         int64_t ld) {
     const int64_t key = strip_place.block_head * kv.block_size + strip_place.place;
@@ -99,7 +128,19 @@ void unpack_value_bytes(const KVView& kv, StripPlace strip_place, int32_t column
     }
 }
 
-// The same of values that are columns of their keys: a cell of the cache holds two columns of one key, or four in int8.
+// The same of values that are columns of their keys, in float16: a column of 16 keys lies side by side.
+void unpack_halves_of_keys(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to) {
+    const int32_t end = kv.v_dim - column < columns ? kv.v_dim - column : columns;
+    const uint16_t* from = static_cast<const uint16_t*>(kv.k) +
+                           (strip_place.block_head * kv.qk_dim + column) * kv.block_size + strip_place.place;
+    for (int32_t c = 0; c < columns; ++c, from += kv.block_size) {
+        float keys[strip] = {};
+        for (int32_t i = 0; c < end && i < strip; i += width) store(keys + i, load_float16(from + i));
+        for (int32_t i = 0; i < strip; ++i) to[i * columns + c] = keys[i];
+    }
+}
+
+// In the other types a cell of the cache holds two columns of one key, or four in int8.
 template <bool as_pairs>
 void unpack_values_of_keys(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to) {
     const int32_t end = kv.v_dim - column < columns ? kv.v_dim - column : columns;

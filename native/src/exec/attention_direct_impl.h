@@ -48,6 +48,16 @@ struct PairCells {
     }
 };
 
+struct HalfCells {
+    typedef SingleSteps Steps;
+    static constexpr int values = 1, parts = 1, bytes = 2;
+    static constexpr bool takes(int, Seen) { return true; }
+    template <int, Seen>
+    static HEADWAY_INLINE Floats get(const char* from) {
+        return load_float16(reinterpret_cast<const uint16_t*>(from));
+    }
+};
+
 struct KeyByteCells {
     typedef SingleSteps Steps;
     static constexpr int values = 4, parts = 4, bytes = 4;
@@ -133,17 +143,17 @@ struct ChunkStrips {
     int32_t first, end;  // strips
 };
 
+template <typename KeyCells, typename ValueCells>
 ChunkStrips find_strips(const AttentionTile& tile, KeyRange seen, int32_t chunk) {
     const KVView& kv = tile.call->kv;
-    const int32_t cell = kv.type == KVType::int8 ? 4 : 2;
-    const int64_t key_bytes = static_cast<int64_t>(round_up(kv.qk_dim, cell)) / cell * kv.block_size * 4;
-    const int64_t value_bytes = static_cast<int64_t>(kv.block_size) * kv.v_dim * (kv.type == KVType::int8 ? 1 : 2);
+    const int64_t key_bytes = static_cast<int64_t>(kv.qk_dim) / KeyCells::values * kv.block_size * KeyCells::bytes;
+    const int64_t value_bytes = static_cast<int64_t>(kv.block_size) / ValueCells::values * kv.v_dim * ValueCells::bytes;
     ChunkStrips strips;
     strips.first = seen.begin / strip;
     strips.end = (seen.end + strip - 1) / strip;
     for (int32_t s = strips.first; s < strips.end; ++s) {
         const StripPlace at = find_strip(*tile.call, tile.kv_head, chunk * attention_chunk + s * strip);
-        strips.keys[s] = static_cast<const char*>(kv.k) + at.block_head * key_bytes + at.place * 4;
+        strips.keys[s] = static_cast<const char*>(kv.k) + at.block_head * key_bytes + at.place * KeyCells::bytes;
         strips.values[s] = static_cast<const char*>(kv.v) + at.block_head * value_bytes +
                            value_bytes / kv.block_size * at.place;
     }
@@ -183,7 +193,7 @@ void score_all_strips(const AttentionTile& tile, const ChunkStrips& strips, int3
             keys[i] = s + i < strips.end ? find(s + i) : strips.keys[strips.end - 1];
             next[i] = s + beside + i < strips.end ? find(s + beside + i) : strips.values[strips.first];
         }
-        score_strips<Cells, rows, beside>(queries, keys, next, static_cast<int64_t>(kv.block_size) * 4,
+        score_strips<Cells, rows, beside>(queries, keys, next, static_cast<int64_t>(kv.block_size) * Cells::bytes,
                                           kv.qk_dim / Cells::values, tile.scores(row) + s * strip);
     }
 }
@@ -266,7 +276,7 @@ HEADWAY_INLINE void with_rows(int32_t rows, Run run) {
 template <typename KeyCells, typename ValueCells>
 void run_chunk_direct(const AttentionTile& tile, int32_t chunk) {
     const KeyRange range = within_chunk(tile.seen_by(0), chunk);
-    const ChunkStrips strips = find_strips(tile, range, chunk);
+    const ChunkStrips strips = find_strips<KeyCells, ValueCells>(tile, range, chunk);
     if (tile.call->kv.type == KVType::int8) load_scales(tile, chunk);
     const int32_t groups = (tile.rows + direct_rows - 1) / direct_rows, most = (tile.rows + groups - 1) / groups;
     for (int32_t row = 0; row < tile.rows; row += most) {
@@ -282,12 +292,15 @@ void run_chunk_direct(const AttentionTile& tile, int32_t chunk) {
     }
 }
 
+// Dimensions of a key in a cell.
+HEADWAY_INLINE int32_t key_cell(KVType type) { return type == KVType::int8 ? 4 : type == KVType::bf16 ? 2 : 1; }
+
 // Whole cells of keys, and as many columns as a group has: what every known model has whose values are no part of keys.
 HEADWAY_INLINE bool is_direct(const AttentionTile& tile) {
     const KVView& kv = tile.call->kv;
     const int32_t fewest = tile.rows == 1 ? strips_beside(1) * strip : strips_beside(2) * strip;
-    return tile.rows == tile.heads && !kv.v_in_k && kv.qk_dim % (kv.type == KVType::int8 ? 4 : 2) == 0 && kv.v_dim % strip == 0 &&
-           kv.v_dim >= fewest;
+    return tile.rows == tile.heads && !kv.v_in_k && kv.qk_dim % key_cell(kv.type) == 0 &&
+           kv.v_dim % strip == 0 && kv.v_dim >= fewest;
 }
 
 }  // namespace

@@ -116,6 +116,8 @@ void score_chunk(const AttentionTile& tile, int32_t chunk) {
             float* to = tile.unpacked() + (key - first);
             if (call.kv.type == KVType::int8) {
                 unpack_key_bytes(call.kv, place, to, panel);
+            } else if (call.kv.type == KVType::f16) {
+                unpack_key_halves(call.kv, place, to, panel);
             } else {
                 unpack_key_pairs<Steps::size == 2>(call.kv, place, to, panel);
             }
@@ -259,10 +261,14 @@ void add_values(const AttentionTile& tile, int32_t chunk) {
         for (int32_t key = seen.begin / strip * strip; key < seen.end; key += strip) {
             const StripPlace place = find_strip(call, tile.kv_head, chunk * attention_chunk + key);
             float* to = tile.unpacked() + key / Steps::size * panel;
-            if (call.kv.v_in_k) {
+            if (call.kv.v_in_k && call.kv.type == KVType::f16) {
+                unpack_halves_of_keys(call.kv, place, column, panel, to);
+            } else if (call.kv.v_in_k) {
                 unpack_values_of_keys<Steps::size == 2>(call.kv, place, column, panel, to);
             } else if (call.kv.type == KVType::int8) {
                 unpack_value_bytes(call.kv, place, column, panel, to, panel);
+            } else if (call.kv.type == KVType::f16) {
+                unpack_value_halves(call.kv, place, column, panel, to, panel);
             } else {
                 unpack_value_pairs<Steps::size == 2>(call.kv, place, column, panel, to, panel);
             }

@@ -13,6 +13,7 @@ HEADWAY_INLINE void run_any_chunk(const AttentionTile& tile, int32_t chunk) {
     }
     if (!direct) return run_chunk<SingleSteps>(tile, chunk);
     if (tile.call->kv.type == KVType::int8) return run_chunk_direct<KeyByteCells, ValueByteCells>(tile, chunk);
+    if (tile.call->kv.type == KVType::f16) return run_chunk_direct<HalfCells, HalfCells>(tile, chunk);
     run_chunk_direct<Bfloat16Cells, Bfloat16Cells>(tile, chunk);
 }
 

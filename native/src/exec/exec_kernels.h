@@ -12,12 +12,15 @@ namespace headway {
 // K and V of one cache. block_size is a multiple of 16.
 //   bf16  k: [num_blocks][num_kv_heads][qk_dim / 2][block_size][2] uint16
 //         v: [num_blocks][num_kv_heads][block_size / 2][v_dim][2] uint16
+//   f16   k: [num_blocks][num_kv_heads][qk_dim][block_size] uint16
+//         v: [num_blocks][num_kv_heads][block_size][v_dim] uint16
+//         finite values beyond 65,504, the largest, become it
 //   int8  k: [num_blocks][num_kv_heads][qk_dim / 4][block_size][4] int8
 //         v: [num_blocks][num_kv_heads][block_size][v_dim] int8
 //         one scale (float32) a token and head: k_scales, v_scales [num_blocks][num_kv_heads][block_size]
 // Odd dimensions are padded: bf16 qk_dim to 2, int8 qk_dim to 4.
 // v_in_k: a value is the first v_dim columns of its key, with the key's scale, and there is no v (latent attention).
-enum class KVType : int32_t { bf16 = 0, int8 = 1 };
+enum class KVType : int32_t { bf16 = 0, int8 = 1, f16 = 2 };
 
 struct KVView {
     KVType type;

@@ -49,6 +49,33 @@ void write_bfloat16(const KVView& kv, const float* k, const float* v, int64_t bl
     write_value_pairs(v, kv.v_dim, place % 2 != 0, static_cast<Pair*>(kv.v) + pair * kv.v_dim);
 }
 
+// n values as float16; `halves` has room for whole vectors. What is finite stays so.
+HEADWAY_INLINE void halve_values(const float* x, int32_t n, uint16_t* halves) {
+    const Floats most = splat(65504.0f);
+    for_each_part(n, [&](int32_t i, int count) {
+        const Floats value = load_part(x + i, count);
+        const Floats bounded = with_sign(smaller(absolute(value), most), value);
+        store_float16(halves + i, select(less(absolute(value), splat(__builtin_inff())), bounded, value));
+    });
+}
+
+void write_float16(const KVView& kv, const float* k, const float* v, int64_t block_head, int32_t place) {
+    uint16_t halves[value_step];
+    uint16_t* keys = static_cast<uint16_t*>(kv.k) + block_head * kv.qk_dim * kv.block_size + place;
+    for (int32_t start = 0; start < kv.qk_dim; start += value_step) {
+        const int32_t count = kv.qk_dim - start < value_step ? kv.qk_dim - start : value_step;
+        halve_values(k + start, count, halves);
+        for (int32_t d = 0; d < count; ++d) keys[static_cast<int64_t>(start + d) * kv.block_size] = halves[d];
+    }
+    if (kv.v_in_k) return;
+    uint16_t* values = static_cast<uint16_t*>(kv.v) + (block_head * kv.block_size + place) * kv.v_dim;
+    for (int32_t start = 0; start < kv.v_dim; start += value_step) {
+        const int32_t count = kv.v_dim - start < value_step ? kv.v_dim - start : value_step;
+        halve_values(v + start, count, halves);
+        for (int32_t d = 0; d < count; ++d) values[start + d] = halves[d];
+    }
+}
+
 // The scale with which n values become bytes; NaN if one is not finite.
 HEADWAY_INLINE float byte_scale(const float* x, int32_t n) {
     Floats largest = splat(0.0f);
@@ -94,6 +121,8 @@ void write_kv(const KVView* kv, const float* k, int64_t ld_k, const float* v, in
             const int64_t block_head = block * kv->num_kv_heads + head;
             if (kv->type == KVType::bf16) {
                 write_bfloat16(*kv, key, value, block_head, place);
+            } else if (kv->type == KVType::f16) {
+                write_float16(*kv, key, value, block_head, place);
             } else {
                 write_bytes(*kv, key, value, block_head, place);
             }

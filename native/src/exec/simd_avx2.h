@@ -104,6 +104,13 @@ HEADWAY_INLINE Floats load_bytes(const int8_t* x) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x))));
 }
 
+HEADWAY_INLINE Floats load_float16(const uint16_t* x) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+HEADWAY_INLINE void store_float16(uint16_t* x, Floats value) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(x), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+}
+
 HEADWAY_INLINE Floats dot_pairs(Floats sum, Ints, Ints) { return sum; }
 
 }  // namespace

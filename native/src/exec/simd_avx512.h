@@ -100,6 +100,14 @@ HEADWAY_INLINE Floats load_bytes(const int8_t* x) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
 }
 
+HEADWAY_INLINE Floats load_float16(const uint16_t* x) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+}
+HEADWAY_INLINE void store_float16(uint16_t* x, Floats value) {
+    const __m256i halves = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), halves);
+}
+
 #ifdef HEADWAY_AVX512_BF16
 constexpr bool dots_bf16 = true;
 HEADWAY_INLINE Floats dot_pairs(Floats sum, Ints a, Ints b) {

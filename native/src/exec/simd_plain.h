@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "float16.h"
+
 namespace headway {
 namespace {
 
@@ -19,6 +21,7 @@ typedef int32_t Ints __attribute__((vector_size(width * 4)));
 typedef uint32_t Words __attribute__((vector_size(width * 4)));
 typedef Ints Mask;  // all bits of a lane, or none
 typedef float LooseFloats __attribute__((vector_size(width * 4), aligned(4), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(width * 2)));
 typedef int32_t LooseInts __attribute__((vector_size(width * 4), aligned(1), may_alias));
 
 HEADWAY_INLINE Floats splat(float value) { return Floats{value, value, value, value}; }
@@ -128,6 +131,21 @@ HEADWAY_INLINE Floats odd_of_pairs(Ints pairs) { return floats_of(bits_and(pairs
 HEADWAY_INLINE Floats load_bytes(const int8_t* x) {
     return Floats{static_cast<float>(x[0]), static_cast<float>(x[1]), static_cast<float>(x[2]),
                   static_cast<float>(x[3])};
+}
+
+// `width` float16: float_of_f16() in each lane.
+HEADWAY_INLINE Floats load_float16(const uint16_t* x) {
+    Halves halves;
+    __builtin_memcpy(&halves, x, sizeof halves);
+    const Words words = __builtin_convertvector(halves, Words);
+    const Words magnitude = (words & 0x7fffu) << 13;
+    const Floats scaled = reinterpret_cast<Floats>(magnitude) * splat(0x1p112f);
+    const Words special = reinterpret_cast<Words>(magnitude >= 0x0f800000u) & 0x7f800000u;
+    return reinterpret_cast<Floats>(reinterpret_cast<Words>(scaled) | special | (words & 0x8000u) << 16);
+}
+// To nearest even, from 65,520 on infinity.
+HEADWAY_INLINE void store_float16(uint16_t* x, Floats value) {
+    for (int i = 0; i < width; ++i) x[i] = f16_of_float(value[i]);
 }
 
 // Pairs of bfloat16 times pairs, added to a lane: only where dots_bf16.

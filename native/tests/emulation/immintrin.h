@@ -45,6 +45,10 @@ static inline __m512i _mm512_cvtps_epi32(__m512 x) {
 static inline __m512i _mm512_cvtepi8_epi32(__m128i x) {
     return emulated_join(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)));
 }
+static inline __m256i emulated_cvtps_ph(__m512 x) {
+    return _mm256_set_m128i(_mm256_cvtps_ph(emulated_high_ps(x), 0), _mm256_cvtps_ph(emulated_low_ps(x), 0));
+}
+#define _mm512_cvtps_ph(x, rounding) emulated_cvtps_ph(x)
 static inline __m512 _mm512_cvtph_ps(__m256i x) {
     return emulated_join_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
 }

@@ -316,6 +316,7 @@ def test_a_turn_that_was_broken_off_does_not_show_in_the_next(server: Server) ->
             assert min(place, len(start)) // BLOCK_SIZE * BLOCK_SIZE <= cached <= place
 
 
+@pytest.mark.case("queue-disc-02")
 @pytest.mark.parametrize("tiny_server", ["torch"], indirect=True)  # the native one is through before they are there
 def test_requests_in_the_queue_whose_clients_leave_are_never_computed(server: Server) -> None:
     """Eight rows run all the time; behind 48 choices come five prompts of 300 tokens, and their clients go."""
@@ -335,6 +336,7 @@ def test_requests_in_the_queue_whose_clients_leave_are_never_computed(server: Se
     assert server.metric("headway_computed_tokens_total") - computed == 48 * 50
 
 
+@pytest.mark.case("tmpl-raise-01")
 @pytest.mark.parametrize(
     ("path", "fields"),
     [("/v1/chat/completions", {}), ("/v1/chat/completions", {"stream": True}), ("/tokenize", {})],

@@ -314,6 +314,7 @@ async def test_a_prompt_without_a_token_is_a_400_however_it_is_wrapped(
         assert response.json()["error"]["param"] == "prompt"
 
 
+@pytest.mark.case("queue-disc-02")
 async def test_whoever_leaves_the_queue_is_not_computed() -> None:
     script = Script(reply=say("abc"), replies={"gate": say("abc", gates={1: "go"})}, max_num_seqs=1)
     service = ScriptedService(script)

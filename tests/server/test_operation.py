@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.conftest import client_of, sse, until
 
@@ -51,6 +52,7 @@ async def scrape(client: httpx2.AsyncClient) -> dict[tuple[str, ...], float]:
     return found
 
 
+@pytest.mark.case("queue-full-01")
 async def test_beyond_the_queue_a_503_comes_at_once_and_is_counted_by_its_reason() -> None:
     script = Script(reply=say("ab", gates={0: "go"}), max_num_seqs=1)
     async with serving(script, pool=PoolConfig(max_queued_requests=2)) as (service, client):
@@ -69,6 +71,7 @@ async def test_beyond_the_queue_a_503_comes_at_once_and_is_counted_by_its_reason
         assert (await scrape(client))["headway_admission_rejections_total", "queue_full"] == 7
 
 
+@pytest.mark.case("queue-full-01")
 async def test_each_choice_of_n_takes_its_own_place() -> None:
     script = Script(reply=say("a", gates={0: "go"}), max_num_seqs=1)
     async with serving(script, pool=PoolConfig(max_queued_requests=2)) as (service, client):
@@ -112,6 +115,7 @@ async def test_a_request_that_does_not_end_in_time_gets_an_error_streamed_or_not
         assert (error["error"]["code"], end) == ("shutting_down", "[DONE]")
 
 
+@pytest.mark.case("health-loading-01")
 async def test_a_dead_worker_is_unready_until_it_is_back_and_counted() -> None:
     clock = FakeClock()
     pool = PoolConfig(restart_delays_s=(5.0,))

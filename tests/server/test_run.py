@@ -69,6 +69,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.case("drain-01", "health-loading-01")
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("is_to_all", [False, True], ids=["to the server", "to each process"])
 async def test_the_first_signal_lets_streams_finish_and_takes_nothing_new(
@@ -126,6 +127,7 @@ async def test_what_does_not_finish_in_time_is_ended_and_says_so() -> None:
         assert await ended(process) == 0
 
 
+@pytest.mark.case("drain-01")
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_all_at_once(second: signal.Signals) -> None:
     async with serving(Script(reply=Reply(tokens=[b"x"], gates={1: "never"}))) as process:
@@ -144,6 +146,7 @@ async def test_a_second_signal_ends_all_at_once(second: signal.Signals) -> None:
             await until(lambda: not is_alive(pid))
 
 
+@pytest.mark.case("drain-01", "health-loading-01")
 async def test_a_signal_while_the_model_loads_ends_cleanly(tmp_path: Path) -> None:
     async with serving(Script(load_waits_for=str(tmp_path / "never"))) as process:
         url = await told(process, "listening")

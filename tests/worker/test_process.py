@@ -16,11 +16,12 @@ import psutil
 import pytest
 
 import headway_wire as wire
+from headway.observe.processes import describe_exit
 from headway.testing.script import Reply, Script, say
 from headway.testing.scripted_service import PREDICTOR
 from headway.testing.tiny_model import write_tiny_model
 from headway.worker.channel import EXIT_LOST_PAGE, WorkerEnd
-from headway.worker.process import WorkerProcess, describe_exit, start_process
+from headway.worker.process import WorkerProcess, start_process
 from headway.worker.serve import EXIT_BAD_PARENT
 
 HI = list(b"hi")

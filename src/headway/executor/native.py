@@ -26,7 +26,7 @@ from headway.executor.native_plan import compile_plan
 from headway.executor.native_weights import MatrixLoader
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, NativeFusion, PlanLimits
 from headway.executor.op_times import OpTime, between
-from headway.model.ops import Attention, Embed
+from headway.model.ops import AllGather, AllReduce, Attention, Embed
 from headway.model.program import Program
 from headway.planner.native_costs import router_names, vocabulary_names
 
@@ -185,6 +185,8 @@ def native_refusal(program: Program, dtype: Dtype) -> HeadwayError | None:
             return UnsupportedModel(
                 "token types of a language model are not supported by the native executor: take --executor torch"
             )
+        if isinstance(op, AllReduce | AllGather):
+            return UnsupportedModel("a part of a model is not run by the native executor: take --executor torch")
         if isinstance(op, Attention) and op.causal == (op.cache_id is None):
             return UnsupportedModel(
                 "attention that is not causal, to a cache, is not supported by the native executor: take --executor "

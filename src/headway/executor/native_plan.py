@@ -51,7 +51,10 @@ from headway.executor.native_writer import NativeFusion, PlanLimits, PlanWriter,
 from headway.executor.op_times import Label, label, part_of
 from headway.model.ops import (
     Activation,
+    AllGather,
+    AllReduce,
     Attention,
+    Columns,
     Embed,
     Experts,
     HeadLinear,
@@ -201,6 +204,8 @@ def lower(op: NativeOp, writer: PlanWriter) -> None:
             lower_route(op, writer)
         case Experts():
             lower_experts(op, writer)
+        case AllReduce() | AllGather() | Columns():
+            raise refuse(op, ", in a part of a model,")
         case _:
             lower_elementwise(op, writer)
 

@@ -18,8 +18,9 @@ from headway.executor.op_times import OpTime, between, label, part_of
 from headway.executor.torch_attention import TORCH_DTYPES, PagedCache, StepGroups, Workspace, make_step_groups
 from headway.executor.torch_encoder import Sequences
 from headway.executor.torch_ops import Compiler, Registers, Run, StepTensors, compile_op
+from headway.executor.torch_ranks import Group
 from headway.executor.torch_weights import WeightLoader
-from headway.model.ops import SelectRows
+from headway.model.ops import AllGather, SelectRows
 from headway.model.program import Program
 
 
@@ -34,6 +35,7 @@ class TorchExecutor:
         threads: compute threads of torch, set for the whole process.
         device: a torch device; on another than the CPU K and V live there, in place of kv's memory.
         fusions: which of fuse.py's passes run.
+        group: the ranks that run the parts of a model together, this one among them (shard.py).
 
     Raises:
         TensorMismatch: a weight of a wrong shape.
@@ -50,9 +52,11 @@ class TorchExecutor:
         threads: int,
         device: str = "cpu",
         fusions: Collection[Fusion] = ALL_FUSIONS,
+        group: Group | None = None,
     ) -> None:
         self.vocab_size = program.vocab_size
         self._threads = threads
+        self._group = group
         self._device = torch.device(device)
         self._dtype = TORCH_DTYPES[dtype]
         self._block_size = kv.block_size
@@ -81,7 +85,8 @@ class TorchExecutor:
             dtype=self._dtype,
             workspace=Workspace(kv_dtype, self._device),
             device=self._device,
-            last_product="" if program.is_encoder else program.ops[-1].inputs[0],
+            last_product=_last_product(program),
+            group=self._group,
             is_last_use=lambda op, name: last_use[name] == at_of[outs_of(op)[0]],
             clears_unused=self._clears_unused,
         )
@@ -161,3 +166,11 @@ class TorchExecutor:
             return
         total = registers[self._last_hidden].sum(dtype=torch.float32)
         self._clears_unused[0] = not bool(torch.isfinite(total))
+
+
+def _last_product(program: Program) -> str:
+    """The value that becomes logits, a rank's part of it where it is gathered; none of an encoder's."""
+    if program.is_encoder:
+        return ""
+    name = program.ops[-1].inputs[0]
+    return next((op.input for op in program.ops if isinstance(op, AllGather) and op.out == name), name)

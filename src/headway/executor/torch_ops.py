@@ -17,13 +17,18 @@ from headway.executor.fuse import AddLinear, Gate, JoinedLinear, JoinedRope, Pla
 from headway.executor.torch_attention import PagedCache, StepGroups, Workspace, attend
 from headway.executor.torch_encoder import Sequences, attend_whole, pool
 from headway.executor.torch_experts import route, run_experts
+from headway.executor.torch_ranks import Group
 from headway.executor.torch_rope import Turns, make_turn
+from headway.executor.torch_shared import make_shared
 from headway.executor.torch_weights import WeightLoader
 from headway.model.ops import (
     Activation,
     ActivationKind,
     Add,
+    AllGather,
+    AllReduce,
     Attention,
+    Columns,
     Embed,
     Experts,
     HeadLinear,
@@ -79,6 +84,8 @@ class Compiler:
     """One flag, shared with the executor: caches hold numbers that are not finite."""
     ropes: dict[Hashable, int] = field(default_factory=dict)
     """Numbers of the distinct ropes."""
+    group: Group | None = None
+    """The ranks that compute the model together, where there are several."""
 
 
 def compile_op(op: PlanOp, compiler: Compiler) -> Run:
@@ -116,7 +123,10 @@ def compile_op(op: PlanOp, compiler: Compiler) -> Run:
             return _elementwise(op, compiler)
 
 
-def _elementwise(op: Activation | Mul | Add | Scale | Join | SelectRows, compiler: Compiler) -> Run:
+_Elementwise = Activation | Mul | Add | Scale | Join | SelectRows | AllReduce | AllGather | Columns
+
+
+def _elementwise(op: _Elementwise, compiler: Compiler) -> Run:
     out = compiler.register[op.out]
     sources = [compiler.register[name] for name in op.inputs]
     match op:
@@ -127,6 +137,8 @@ def _elementwise(op: Activation | Mul | Add | Scale | Join | SelectRows, compile
 
             def function(value: Tensor) -> Tensor:
                 return value * factor
+        case AllReduce() | AllGather() | Columns():
+            function = make_shared(op, compiler.group)
         case Mul():
             function = torch.mul
         case Add():

@@ -432,6 +432,64 @@ class Logits:
         return ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce:
+    """out = the sum of what all ranks have as input, in float32; each rank gets it (executor/shard.py)."""
+
+    out: str
+    input: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllGather:
+    """out = what the ranks have as input, the columns of one behind those of the other; each rank gets it."""
+
+    out: str
+    input: str
+    parts: tuple[int, ...]
+    """Columns of each rank."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """out = the input's columns from `first` on, `width` of them."""
+
+    out: str
+    input: str
+    first: int
+    width: int
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
 Op = (
     Embed
     | Norm
@@ -449,4 +507,7 @@ Op = (
     | SelectRows
     | Pool
     | Logits
+    | AllReduce
+    | AllGather
+    | Columns
 )

@@ -11,7 +11,9 @@ from typing import Any
 from headway.errors import InvariantBroken
 from headway.model.ops import (
     Add,
+    AllGather,
     Attention,
+    Columns,
     Embed,
     Experts,
     HeadLinear,
@@ -184,6 +186,14 @@ def _check_op(op: Op, widths: Mapping[str, int], program: Program) -> int:
             return _check_route(op, widths, program)
         case Experts():
             return _check_experts(op, widths, program)
+        case AllGather():
+            if widths[op.input] not in op.parts:
+                raise InvariantBroken(f"{_title(op)}: no rank has {widths[op.input]} columns, they have {op.parts}")
+            return sum(op.parts)
+        case Columns():
+            if not 0 <= op.first < op.first + op.width <= widths[op.input]:
+                raise InvariantBroken(f"{_title(op)}: {op.width} columns from {op.first} on, of {widths[op.input]}")
+            return op.width
         case Logits():
             _expect(op, f"width of {op.input}", widths[op.input], program.vocab_size)
             return program.vocab_size

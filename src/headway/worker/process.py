@@ -24,6 +24,7 @@ import msgspec
 
 import headway_wire as wire
 from headway.errors import CorruptCheckpoint
+from headway.observe.processes import describe_exit
 from headway.worker.channel import EXIT_LOST_PAGE, Receiver, WorkerEnd
 from headway.worker.spawn import spawn, take_spawned
 
@@ -218,15 +219,3 @@ async def start_process(name: str, receiver: Receiver, *, python: str | None = N
         spawned.process.kill()
         raise
     return worker
-
-
-def describe_exit(code: int | None) -> str:
-    """Words for an exit code: "was ended by SIGKILL", "ended with exit code 1"."""
-    if code is None:
-        return "ended"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"

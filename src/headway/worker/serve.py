@@ -7,7 +7,6 @@ End of file from the parent ends the process at once, whatever it is doing: a wo
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import importlib
 import logging
@@ -21,6 +20,7 @@ from collections.abc import Sequence
 import msgspec
 
 import headway_wire as wire
+from headway.observe.processes import die_with_parent
 from headway.worker.channel import EXIT_LOST_PAGE
 from headway.worker.loop import Inbox, WorkerLoop
 from headway.worker.outbox import Outbox
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 EXIT_BAD_PARENT = 3
 """The parent sent what is no message."""
 _READ_BYTES = 256 * 1024
-_PR_SET_PDEATHSIG = 1
 
 
 class SocketWorker:
@@ -80,16 +79,6 @@ class SocketWorker:
         if isinstance(message, wire.Shutdown) and not self._is_ready.is_set():
             os._exit(0)
         self.inbox.put(message)
-
-
-def die_with_parent() -> None:
-    """Asks Linux to kill this process when its parent ends, for the moments when the reader can not run.
-
-    A parent that ended before is seen by the reader, as end of file.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def explain_lost_pages() -> None:

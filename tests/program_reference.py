@@ -39,6 +39,11 @@ def to_bfloat16(values: Array) -> Array:
     return rounded.view(np.float32).astype(np.float64)
 
 
+def to_float16(values: Array) -> Array:
+    """The nearest float16 that is finite, as float64."""
+    return np.clip(values, -65504, 65504).astype(np.float16).astype(np.float64)
+
+
 def to_int8(values: Array) -> Array:
     """Each row of the last axis in 8 bits with one scale, as float64."""
     values = np.asarray(values, np.float32)

@@ -43,6 +43,13 @@ PreparedPlace to_prepared(const PreparedTuple& tuple) {
     return {std::get<0>(tuple), std::get<1>(tuple), std::get<2>(tuple), std::get<3>(tuple), std::get<4>(tuple)};
 }
 
+KVType kv_type(const std::string& dtype) {
+    if (dtype == "bfloat16") return KVType::bf16;
+    if (dtype == "float16") return KVType::f16;
+    require(dtype == "int8", "K and V are kept as bfloat16, float16 or int8");
+    return KVType::int8;
+}
+
 // A plan, and what its stages point into.
 class BoundPlan {
 public:
@@ -230,12 +237,13 @@ public:
         plan_.add_product(part);
     }
 
-    // The cache: k and v as bytes; scales of int8 behind the values of the same buffer.
+    // The cache: k and v as bytes of a type that is named as Python names it; scales of int8 behind the values of the same
+    // buffer.
     // Without a v the values are columns of the keys.
-    KVView cache(bool is_int8, int32_t num_kv_heads, int32_t qk_dim, int32_t v_dim, Array<uint8_t, 1> k,
+    KVView cache(const std::string& dtype, int32_t num_kv_heads, int32_t qk_dim, int32_t v_dim, Array<uint8_t, 1> k,
                  std::optional<Array<uint8_t, 1>> v) {
         KVView view{};
-        view.type = is_int8 ? KVType::int8 : KVType::bf16;
+        view.type = kv_type(dtype);
         view.block_size = block_size_;
         view.num_kv_heads = num_kv_heads;
         view.qk_dim = qk_dim;
@@ -243,7 +251,9 @@ public:
         view.k = k.data();
         view.v_in_k = !v.has_value();
         const int64_t slots = static_cast<int64_t>(num_blocks_) * block_size_ * num_kv_heads;
-        const int32_t k_width = is_int8 ? (qk_dim + 3) / 4 * 4 : (qk_dim + 1) / 2 * 4;
+        const bool is_int8 = view.type == KVType::int8;
+        const int32_t k_padding = is_int8 ? 4 : view.type == KVType::bf16 ? 2 : 1;
+        const int64_t k_width = static_cast<int64_t>(qk_dim + k_padding - 1) / k_padding * k_padding * (is_int8 ? 1 : 2);
         const int64_t k_bytes = slots * k_width, v_bytes = slots * v_dim * (is_int8 ? 1 : 2);
         const int64_t scale_bytes = is_int8 ? slots * static_cast<int64_t>(sizeof(float)) : 0;
         require(static_cast<int64_t>(k.shape(0)) >= k_bytes + scale_bytes, "the memory of K is too small for the cache");
@@ -302,7 +312,8 @@ public:
         require(token_types.shape(0) == token_ids.shape(0), "token_ids and token_types differ in length");
         for (int32_t token = 0; token < step.num_tokens; ++token) {
             const int32_t type = token_types.data()[token];
-            require(type >= 0 && type < num_token_types_, "a token type is outside of its table");
+            // Without a table (DistilBERT) there is one type.
+            require(type >= 0 && type < std::max(num_token_types_, 1), "a token type is outside of its table");
         }
         step.token_types = token_types.data();
         num_selected_ = step.num_selected;
@@ -418,7 +429,7 @@ void bind_plan(nb::module_& module) {
         .def("product_stage", &BoundPlan::product_stage, nb::kw_only(), "is_selected"_a, "input"_a)
         .def("product", &BoundPlan::product, "matrix"_a, nb::kw_only(), "out"_a, "bias"_a.none(), "base"_a, "scale"_a,
              "gate"_a, "input"_a = nb::none(), "rows"_a = nb::none())
-        .def("cache", &BoundPlan::cache, nb::kw_only(), "is_int8"_a, "num_kv_heads"_a, "qk_dim"_a, "v_dim"_a,
+        .def("cache", &BoundPlan::cache, nb::kw_only(), "dtype"_a, "num_kv_heads"_a, "qk_dim"_a, "v_dim"_a,
              "k"_a.noconvert(), "v"_a.noconvert().none())
         .def("write_kv", &BoundPlan::write_kv, "cache"_a, nb::kw_only(), "k"_a, "v"_a)
         .def("attention", &BoundPlan::attention, "cache"_a, nb::kw_only(), "q"_a, "out"_a, "num_heads"_a, "scale"_a,

@@ -162,13 +162,15 @@ class Plan:
     def cache(
         self,
         *,
-        is_int8: bool,
+        dtype: str,
         num_kv_heads: int,
         qk_dim: int,
         v_dim: int,
         k: npt.NDArray[np.uint8],
         v: npt.NDArray[np.uint8] | None,
-    ) -> KVCacheView: ...
+    ) -> KVCacheView:
+        """`dtype`: bfloat16, float16 or int8; v None where values are columns of their keys. Raises ValueError."""
+
     def write_kv(self, cache: KVCacheView, *, k: _Place, v: _Place) -> None: ...
     def attention(
         self,

@@ -7,7 +7,7 @@ from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
-KVCacheDtype = Literal["auto", "bfloat16", "int8"]
+KVCacheDtype = Literal["auto", "float16", "bfloat16", "int8"]
 ExecutorName = Literal["auto", "native", "torch"]
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "fair"]
 BatchingMode = Literal["continuous", "dynamic", "static"]
@@ -38,7 +38,7 @@ class EngineConfig:
     quantization: Quantization | None = None
     """Makes matrices of a 16- or 32-bit model 8 or 4 bits wide as they are loaded; None: as the file has them."""
     kv_cache_dtype: KVCacheDtype = "auto"
-    """What the native executor keeps K and V in; auto: bfloat16. int8 has a scale for each token and head."""
+    """What the native executor keeps K and V in; auto: float16. int8 has a scale for each token and head."""
     executor: ExecutorName = "auto"
     max_model_len: int | None = None
     """Tokens of prompt and output together; None: the model's own."""

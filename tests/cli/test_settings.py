@@ -205,7 +205,7 @@ def test_loopback_needs_no_key(host: str) -> None:
         ({"port": "70000"}, r"^--port is 70000: it must be less than or equal to 65535"),
         ({"dtype": "int8"}, r"^--dtype is 'int8': it must be one of auto, float32, bfloat16, float16"),
         ({"quantization": "awq"}, r"^--quantization is 'awq': it must be one of int8, int4"),
-        ({"kv_cache_dtype": "fp8"}, r"^--kv-cache-dtype is 'fp8': it must be one of auto, bfloat16, int8"),
+        ({"kv_cache_dtype": "fp8"}, r"^--kv-cache-dtype is 'fp8': it must be one of auto, float16, bfloat16, int8"),
         ({"executor": "cuda"}, r"--executor is 'cuda': it must be one of auto, native, torch"),
         ({"kv_cache_memory": "5"}, r"--kv-cache-memory is '5': 5 bytes hold no cache"),
         ({"max_num_seqs": "0"}, r"--max-num-seqs is 0: it must be greater than or equal to 1"),

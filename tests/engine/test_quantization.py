@@ -19,9 +19,10 @@ ALPHABET = "cdefghijklmnopqrstuvwxyz"
 @pytest.mark.parametrize(
     ("flags", "dtype", "kv_dtype"),
     [
-        ({}, "bf16", "bfloat16"),
-        ({"quantization": "int8"}, "q8", "bfloat16"),
-        ({"quantization": "int4"}, "q4", "bfloat16"),
+        ({}, "bf16", "float16"),
+        ({"quantization": "int8"}, "q8", "float16"),
+        ({"quantization": "int4"}, "q4", "float16"),
+        ({"kv_cache_dtype": "bfloat16"}, "bf16", "bfloat16"),
         ({"kv_cache_dtype": "int8"}, "bf16", "int8"),
         ({"quantization": "int8", "kv_cache_dtype": "int8"}, "q8", "int8"),
     ],

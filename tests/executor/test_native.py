@@ -33,7 +33,7 @@ from headway.model.ops import (
     SelectRows,
 )
 from headway.model.program import CacheSpec, Program
-from program_reference import reference_logits, to_bfloat16
+from program_reference import reference_logits, to_bfloat16, to_float16
 
 BLOCK = 16
 SHAPE = ModelShape(
@@ -74,7 +74,7 @@ class RandomWeights:
         return self.arrays[name].copy()
 
 
-def make(program=PROGRAM, *, weights=None, threads=1, num_blocks=96, block_size=BLOCK, dtype="bfloat16", **options):
+def make(program=PROGRAM, *, weights=None, threads=1, num_blocks=96, block_size=BLOCK, dtype="float16", **options):
     kv = KVStore(program.caches, num_blocks=num_blocks, block_size=block_size, dtype=dtype)
     limits = PlanLimits(max_tokens=1024, max_selected=64, max_seqs=8, max_context=768)
     return NativeExecutor(program, weights or RandomWeights(program), kv, threads=threads, limits=limits, **options)
@@ -159,13 +159,14 @@ def odd_program():
     return program
 
 
-def test_every_op_at_odd_sizes_gives_the_float64_logits(isa):
+@pytest.mark.parametrize(("keep", "dtype"), [(to_float16, "float16"), (to_bfloat16, "bfloat16")])
+def test_every_op_at_odd_sizes_gives_the_float64_logits(isa, keep, dtype):
     program = odd_program()
     weights = RandomWeights(program)
     ids = np.random.default_rng(1).integers(0, VOCAB, size=37).tolist()
-    wanted = reference_logits(program, weights.arrays, ids, keep=to_bfloat16)
+    wanted = reference_logits(program, weights.arrays, ids, keep=keep)
     for fusions in ({}, {"fusions": ()}):
-        ours = make(program, weights=weights, **fusions).execute(make_step([ids], all_rows=True))
+        ours = make(program, weights=weights, dtype=dtype, **fusions).execute(make_step([ids], all_rows=True))
         assert np.abs(ours - wanted).max() < 2e-3 * wanted.std()
 
 

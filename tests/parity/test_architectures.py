@@ -15,7 +15,7 @@ from headway.executor.native import NativeExecutor
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, PlanLimits
 from headway.executor.torch import TorchExecutor
 from parity.architectures import CASES, Saved
-from program_reference import reference_logits, to_bfloat16
+from program_reference import reference_logits, to_bfloat16, to_float16
 
 TOLERANCE = 2e-5
 RNG = np.random.default_rng(3)
@@ -38,7 +38,7 @@ def torch_executor(saved: Saved, **options: Any) -> TorchExecutor:
     return TorchExecutor(saved.program, saved.checkpoint.weights, kv, dtype="float32", threads=1, **options)
 
 
-def native_executor(saved: Saved, *, threads: int = 1, kv_dtype: str = "bfloat16", **options: Any) -> NativeExecutor:
+def native_executor(saved: Saved, *, threads: int = 1, kv_dtype: str = "float16", **options: Any) -> NativeExecutor:
     kv = KVStore(saved.program.caches, num_blocks=64, block_size=BLOCK, dtype=kv_dtype)
     limits = PlanLimits(max_tokens=256, max_selected=256, max_seqs=8, max_context=128)
     return NativeExecutor(saved.program, saved.checkpoint.weights, kv, threads=threads, limits=limits, **options)
@@ -90,7 +90,7 @@ def test_native_gives_the_float64_logits_and_transformers_up_to_its_rounding(sav
         name: to_bfloat16(array) if array.ndim == 2 else array
         for name, array in ((name, saved.checkpoint.weights.read(name)) for name in saved.program.weights)
     }
-    assert spread_error(ours, reference_logits(saved.program, weights, PROMPTS[0], keep=to_bfloat16)) < CLOSE
+    assert spread_error(ours, reference_logits(saved.program, weights, PROMPTS[0], keep=to_float16)) < CLOSE
     assert spread_error(ours, saved.logits(PROMPTS[0])) < ROUNDED_KV
 
 

@@ -64,7 +64,7 @@ class Saved:
         kv = StepKV(self.program, num_blocks=1, block_size=16, dtype="float32")
         return TorchExecutor(self.program, self.checkpoint.weights, kv, dtype="float32", threads=1, **options)
 
-    def native(self, *, threads: int = 1, kv_dtype: str = "bfloat16", **options: Any) -> NativeExecutor:
+    def native(self, *, threads: int = 1, kv_dtype: str = "float16", **options: Any) -> NativeExecutor:
         limits = PlanLimits(max_tokens=256, max_selected=8, max_seqs=8, max_context=62)
         num_blocks = num_step_blocks(max_tokens=256, max_seqs=8, block_size=16)
         kv = StepKV(self.program, num_blocks=num_blocks, block_size=16, dtype=kv_dtype)
@@ -97,7 +97,7 @@ def test_torch_gives_transformers_vectors_and_scores_in_one_mixed_batch(saved: S
     np.testing.assert_allclose(ours, saved.wanted(), atol=TORCH, rtol=0)
 
 
-def test_native_gives_them_within_what_bfloat16_keys_and_values_make(saved: Saved) -> None:
+def test_native_gives_them_within_what_float16_keys_and_values_make(saved: Saved) -> None:
     ours = saved.native().encode(saved.step(TEXTS))
     np.testing.assert_allclose(ours, saved.wanted(), atol=NATIVE, rtol=0)
 

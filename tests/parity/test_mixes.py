@@ -370,8 +370,13 @@ def compare_with_a_fresh_process_state(model: Model) -> None:
 
 @pytest.mark.parametrize(
     ("num_mixes", "options"),
-    [(20, {"kv_cache_dtype": "int8"}), (10, {"quantization": None}), (10, {"quantization": "int8"})],
-    ids=["int8 KV", "bf16", "int8"],
+    [
+        (20, {"kv_cache_dtype": "int8"}),
+        (10, {"kv_cache_dtype": "bfloat16"}),
+        (10, {"quantization": None}),
+        (10, {"quantization": "int8"}),
+    ],
+    ids=["int8 KV", "bfloat16 KV", "bf16", "int8"],
 )
 def test_the_same_holds_for_other_run_forms(
     num_mixes: int, options: dict[str, Any], request: pytest.FixtureRequest

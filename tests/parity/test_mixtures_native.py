@@ -13,7 +13,7 @@ from headway.executor.native import NativeExecutor
 from headway.executor.native_writer import ALL_NATIVE_FUSIONS, PlanLimits
 from headway.model import make_program
 from mixtures import logits_of, make_model, save
-from program_reference import reference_logits, to_bfloat16, to_int8
+from program_reference import reference_logits, to_bfloat16, to_float16, to_int8
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(0, 128, size=size).tolist() for size in (37, 1, 16, 23)]
@@ -38,7 +38,7 @@ class Mixture:
         self.program = make_program(self.checkpoint.shape)
         self.weights = {name: self.checkpoint.weights.read(name) for name in self.program.weights}
 
-    def native(self, *, threads: int = 1, kv_dtype: str = "bfloat16", **options: Any) -> NativeExecutor:
+    def native(self, *, threads: int = 1, kv_dtype: str = "float16", **options: Any) -> NativeExecutor:
         kv = KVStore(self.program.caches, num_blocks=64, block_size=BLOCK, dtype=kv_dtype)
         limits = PlanLimits(max_tokens=256, max_selected=256, max_seqs=8, max_context=128)
         return NativeExecutor(self.program, self.checkpoint.weights, kv, threads=threads, limits=limits, **options)
@@ -60,7 +60,7 @@ def spread_error(ours: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(ours - wanted).max() / wanted.std())
 
 
-@pytest.mark.parametrize(("keep", "kv_dtype"), [(to_bfloat16, "bfloat16"), (to_int8, "int8")])
+@pytest.mark.parametrize(("keep", "kv_dtype"), [(to_float16, "float16"), (to_bfloat16, "bfloat16"), (to_int8, "int8")])
 def test_a_whole_prompt_gives_the_float64_logits_over_rounded_keys_and_values(
     mixture: Mixture, sequences_of: Any, isa: str, keep: Any, kv_dtype: str
 ) -> None:

@@ -13,7 +13,7 @@ from headway.executor.native_writer import ALL_NATIVE_FUSIONS, PlanLimits
 from headway.model import make_program
 from headway.model.program import Program
 from headway.testing import tiny_model
-from program_reference import reference_logits, to_bfloat16, to_int8
+from program_reference import reference_logits, to_bfloat16, to_float16, to_int8
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(0, 128, size=size).tolist() for size in (37, 1, 16, 23)]
@@ -56,7 +56,7 @@ def make(
     weights: Any,
     *,
     threads: int = 1,
-    kv_dtype: str = "bfloat16",
+    kv_dtype: str = "float16",
     num_blocks: int = 64,
     **options: Any,
 ) -> NativeExecutor:
@@ -74,9 +74,13 @@ def spread_error(ours: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(ours - wanted).max() / wanted.std())
 
 
-def test_a_whole_prompt_gives_the_float64_logits_over_rounded_keys_and_values(pair, rounded, sequences_of, isa):
-    ours = make(pair.program, rounded).execute(sequences_of(1, block_size=BLOCK).step({0: PROMPTS[0]}))
-    wanted = reference_logits(pair.program, rounded._arrays, PROMPTS[0], keep=to_bfloat16)
+@pytest.mark.parametrize(("keep", "kv_dtype"), [(to_float16, "float16"), (to_bfloat16, "bfloat16")])
+def test_a_whole_prompt_gives_the_float64_logits_over_rounded_keys_and_values(
+    pair, rounded, sequences_of, isa, keep, kv_dtype
+):
+    executor = make(pair.program, rounded, kv_dtype=kv_dtype)
+    ours = executor.execute(sequences_of(1, block_size=BLOCK).step({0: PROMPTS[0]}))
+    wanted = reference_logits(pair.program, rounded._arrays, PROMPTS[0], keep=keep)
     assert spread_error(ours, wanted) < CLOSE
 
 
@@ -105,7 +109,7 @@ def dequantised(array: np.ndarray, form: str, has_min: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("quantization", "keep", "kv_dtype"), [("int8", to_bfloat16, "bfloat16"), ("int4", to_int8, "int8")]
+    ("quantization", "keep", "kv_dtype"), [("int8", to_float16, "float16"), ("int4", to_int8, "int8")]
 )
 def test_quantised_weights_give_the_float64_logits_over_quantised_activations(
     pair, sequences_of, isa, quantization, keep, kv_dtype
@@ -135,10 +139,10 @@ def in_chunks(executor: NativeExecutor, sequences: Any, ids: list[int], sizes: l
     return np.concatenate(made)
 
 
-FORMS = [{}, {"quantization": "int8"}, {"quantization": "int4", "kv_dtype": "int8"}]
+FORMS = [{}, {"kv_dtype": "bfloat16"}, {"quantization": "int8"}, {"quantization": "int4", "kv_dtype": "int8"}]
 
 
-@pytest.mark.parametrize("options", FORMS, ids=["bf16", "int8", "int4"])
+@pytest.mark.parametrize("options", FORMS, ids=["bf16", "bf16 KV", "int8", "int4"])
 def test_chunks_batches_blocks_and_threads_change_no_bit(pair, sequences_of, isa, options):
     def new(threads: int = 1) -> NativeExecutor:
         return make(pair.program, pair.weights, threads=threads, **options)

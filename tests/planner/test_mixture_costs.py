@@ -162,4 +162,4 @@ def test_bytes_a_token_of_each_kind_of_attention(model: str) -> None:
 
 def test_they_are_told_in_a_line() -> None:
     (line,) = describe_kv(make_program(DEEPSEEK))
-    assert line == "KV cache: MLA 160 bytes a token in bfloat16 (of the same heads: MHA 768, MQA 192)"
+    assert line == "KV cache: MLA 160 bytes a token in float16 (of the same heads: MHA 768, MQA 192)"

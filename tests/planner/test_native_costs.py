@@ -103,7 +103,8 @@ def test_what_cannot_be_run_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kv_cache_dtype", "num_bytes", "kv_dtype"),
     [
-        ("auto", 2 * 2 * (16 + 16) * 2, "bfloat16"),
+        ("auto", 2 * 2 * (16 + 16) * 2, "float16"),
+        ("float16", 2 * 2 * (16 + 16) * 2, "float16"),
         ("bfloat16", 2 * 2 * (16 + 16) * 2, "bfloat16"),
         ("int8", 2 * 2 * (16 + 16 + 8), "int8"),  # a scale for K and one for V
     ],
@@ -114,7 +115,7 @@ def test_a_token_of_kv(kv_cache_dtype, num_bytes, kv_dtype) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [16, 20, 64])
-@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kv_cache_dtype", ["float16", "bfloat16", "int8"])
 def test_the_cache_takes_what_its_tokens_were_planned_to(kv_cache_dtype: str, head_dim: int) -> None:
     program = make_program(dataclasses.replace(SHAPE, head_dim=head_dim, rope=RopeShape(dims=head_dim)))
     made = costs(program=program, kv_cache_dtype=kv_cache_dtype)

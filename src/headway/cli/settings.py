@@ -87,7 +87,8 @@ class Settings(BaseSettings):
     kv_cache_dtype: Annotated[KVCacheDtype, Flag("Engine", "TYPE", "engine.kv_cache_dtype")] = default_of(
         "engine.kv_cache_dtype"
     )
-    """auto, bfloat16 or int8: what the KV cache is kept in. int8 holds twice the tokens."""
+    """auto, float16, bfloat16 or int8: what the KV cache is kept in. auto: float16, with torch what it computes with.
+    int8 holds twice the tokens."""
     executor: Annotated[ExecutorName, Flag("Engine", "NAME", "engine.executor")] = default_of("engine.executor")
     """What computes the model."""
     max_model_len: Annotated[Count | None, Automatic, Flag("Engine", "TOKENS", "engine.max_model_len")] = Field(

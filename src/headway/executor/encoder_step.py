@@ -6,7 +6,7 @@ from headway.executor.base import EncoderStep, StepArrays
 from headway.model.ops import Attention
 from headway.model.program import Program
 
-_KV_BYTES = {"bfloat16": 2, "int8": 1}
+_KV_BYTES = {"bfloat16": 2, "float16": 2, "int8": 1}
 _SCALE_BYTES = 4
 
 

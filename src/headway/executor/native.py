@@ -31,7 +31,7 @@ from headway.model.program import Program
 from headway.planner.native_costs import router_names, vocabulary_names
 
 BLOCK_MULTIPLE = 16
-KV_DTYPES: tuple[str, ...] = ("bfloat16", "int8")
+KV_DTYPES: tuple[str, ...] = ("float16", "bfloat16", "int8")
 
 
 class NativeExecutor:
@@ -40,7 +40,7 @@ class NativeExecutor:
     Args:
         program: checked.
         weights: tensors under the Program's names; read and packed here, once, and let go.
-        kv: its memory is used as it is and must outlive the executor; dtype bfloat16 or int8, block_size a multiple of
+        kv: its memory is used as it is and must outlive the executor; dtype one of KV_DTYPES, block_size a multiple of
             16.
         threads: of a step, the caller's own included; they sleep between steps.
         limits: of a step.

@@ -134,7 +134,7 @@ def _cache(plan: _native.Plan, op: Attention, writer: PlanWriter) -> _native.KVC
     k = np.frombuffer(cast(Any, keys), np.uint8)
     v = None if op.v is None else np.frombuffer(cast(Any, values), np.uint8)
     return plan.cache(
-        is_int8=writer.kv.dtype == "int8",
+        dtype=writer.kv.dtype,
         num_kv_heads=op.num_kv_heads,
         qk_dim=op.qk_dim,
         v_dim=op.v_dim,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from headway.model.ops import Attention, HeadLinear
 from headway.model.program import CacheSpec, Program
-from headway.planner.native_costs import token_bytes
+from headway.planner.native_costs import DEFAULT_KV_DTYPE, token_bytes
 
 Kind = Literal["MHA", "GQA", "MQA", "MLA"]
 
@@ -36,7 +36,7 @@ def kv_costs(program: Program, kv_dtype: str) -> tuple[KVCost, ...]:
     """The program's own first, then MHA and MQA of the same heads where it is neither. Nothing for an encoder.
 
     Args:
-        kv_dtype: bfloat16 or int8.
+        kv_dtype: float16, bfloat16 or int8.
     """
     layers = [op for op in program.ops if isinstance(op, Attention) and op.cache_id is not None]
     if not layers:
@@ -55,7 +55,7 @@ def kv_costs(program: Program, kv_dtype: str) -> tuple[KVCost, ...]:
     )
 
 
-def describe_kv(program: Program, kv_dtype: str = "bfloat16") -> Iterator[str]:
+def describe_kv(program: Program, kv_dtype: str = DEFAULT_KV_DTYPE) -> Iterator[str]:
     """kv_costs as a line for people."""
     costs = kv_costs(program, kv_dtype)
     if costs:

@@ -1,4 +1,4 @@
-"""What the native executor makes of a Program: packed matrices, float32 values, K and V in bfloat16 or int8.
+"""What the native executor makes of a Program: packed matrices, float32 values, K and V in 16 or 8 bits.
 
 Its values lie in one arena that is shared by lifetime: planner/native_arena.py lays it out as the executor will.
 """
@@ -15,6 +15,9 @@ from headway.planner.limits import head_parts
 from headway.planner.native_arena import arena_bytes
 from headway.planner.run_form import RunForm, choose_run_form
 
+DEFAULT_KV_DTYPE = "float16"
+"""Three bits more than bfloat16 has, in as many bytes; the range is enough for keys and values, and what exceeds it
+becomes its largest."""
 _LANES = 16
 _GROUP_COLS = 32
 _ATTENTION_CHUNK = 256
@@ -89,7 +92,7 @@ def native_costs(program: Program, types: Mapping[str, str], config: EngineConfi
     """
     forms = matrix_forms(program, types, config)
     sizes = _weights_bytes(program, forms)
-    kv_dtype = "bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    kv_dtype = DEFAULT_KV_DTYPE if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     return Costs(
         dtype=max(sizes, key=lambda name: sizes[name]),
         weights_text=", ".join(f"{name} ({size_text(size)})" for name, size in sizes.most_common()),
@@ -122,7 +125,8 @@ def token_bytes(cache: CacheSpec, kv_dtype: str) -> int:
     if kv_dtype == "int8":
         num_scales = 1 if cache.v_in_k else 2
         return cache.num_kv_heads * (_up(cache.qk_dim, 4) + cache.own_v_dim + num_scales * 4)
-    return cache.num_kv_heads * (_up(cache.qk_dim, 2) + cache.own_v_dim) * 2
+    k_dim = _up(cache.qk_dim, 2) if kv_dtype == "bfloat16" else cache.qk_dim
+    return cache.num_kv_heads * (k_dim + cache.own_v_dim) * 2
 
 
 def _workspace_bytes(program: Program, forms: Mapping[str, RunForm], config: EngineConfig, threads: int) -> int:

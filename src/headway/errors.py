@@ -8,6 +8,7 @@ HeadwayError
 │   │   └── TemplateRefused   the chat template raised: its own words
 │   ├── ModelNotFound
 │   ├── PayloadTooLarge
+│   ├── UnsupportedEncoding   a compressed body
 │   ├── Unauthorized
 │   └── InvalidConfig         a flag, an environment variable or the YAML file
 ├── CapacityError             right request, wrong moment: try again (`retry_after_s`)
@@ -97,6 +98,12 @@ class PayloadTooLarge(CallerError):
     """The body is over the limit; both numbers are in the message."""
 
     code = "payload_too_large"
+
+
+class UnsupportedEncoding(CallerError):
+    """The body is compressed; the message says how it is to be sent."""
+
+    code = "unsupported_encoding"
 
 
 class Unauthorized(CallerError):

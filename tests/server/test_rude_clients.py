@@ -248,8 +248,9 @@ async def test_who_sends_all_of_a_long_body_first_still_reads_the_413() -> None:
         b"GET /health HTTP/1.1\r\n" + b"x-a: " + b"y" * 70_000,
         b"GET /health HTTP/1.1\r\n" + (b"a: " + b"b" * 100 + b"\r\n") * 700,
         b"GET /" + b"a" * 70_000,
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\n",
     ],
-    ids=["tls", "path", "length", "smuggling", "chunk", "long header", "many headers", "long path"],
+    ids=["tls", "path", "length", "smuggling", "chunk", "long header", "many headers", "long path", "tunnel"],
 )
 async def test_what_is_no_http_is_a_400_and_the_end_of_the_connection(data: bytes) -> None:
     async with serving() as (server, _):
@@ -258,4 +259,34 @@ async def test_what_is_no_http_is_a_400_and_the_end_of_the_connection(data: byte
         async with asyncio.timeout(10):
             answer = await connection.reader.read()
         assert answer.startswith(b"HTTP/1.1 400")
+        await connection.close()
+
+
+OFFERS = [
+    b"upgrade: h2c\r\nconnection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
+    b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+]
+
+
+@pytest.mark.parametrize("offer", OFFERS, ids=["h2c", "websocket"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("piece", [1, 7, 150, 10_000])
+async def test_a_request_that_offers_another_protocol_is_answered_over_this_one(
+    offer: bytes, is_chunked: bool, piece: int
+) -> None:
+    plain = request_bytes({"prompt": "hello"})
+    head, _, body = plain.partition(b"\r\n\r\n")
+    if is_chunked:
+        head = head[: head.index(b"content-length")] + b"transfer-encoding: chunked"
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    data = head + b"\r\n" + offer + b"\r\n" + body + plain
+    async with serving() as (server, _):
+        connection = await Connection.open(server)
+        for at in range(0, len(data), piece):
+            await connection.send(data[at : at + piece])
+            await asyncio.sleep(0)
+        for _ in range(2):  # the second one is pipelined behind the first
+            answer = await connection.read_until(b"}}}")
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b'"text":"Hello!"' in answer
         await connection.close()

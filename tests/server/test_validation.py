@@ -1,5 +1,7 @@
 """What is wrong in a body is a 400 that names the field, on every route, before anything was sent or started."""
 
+import gzip
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -305,3 +307,42 @@ async def test_two_thousand_wrong_items_make_one_short_error(client: httpx2.Asyn
     assert response.status_code == 400
     assert len(response.content) < 1000
     assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"user": "x" * 300}, "user has 300 characters; it must have at most 256"),
+        ({"cache_salt": ""}, "cache_salt has 0 characters; it must have at least 1"),
+        ({"priority": 2**31}, "priority is 2147483648; it must be below 2147483648"),
+        ({"priority": -(2**31) - 1}, "priority is -2147483649; it must be at least -2147483648"),
+        ({"seed": 2**64}, "seed is 18446744073709551616; it must be an integer of at most 64 bits"),
+        ({"max_tokens": -(2**70)}, "it must be an integer of at most 64 bits"),
+        ({"": 1}, '"" is no field of this route'),
+    ],
+)
+async def test_a_value_over_a_limit_is_told_with_both(
+    client: httpx2.AsyncClient, fields: dict[str, Any], words: str
+) -> None:
+    response = await client.post("/v1/completions", json=COMPLETION | fields)
+    assert response.status_code == 400
+    assert words in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate, gzip", "br", "x" * 200])
+@pytest.mark.parametrize(("route", "body"), NAMING)
+async def test_a_compressed_body_is_a_415_that_says_so(
+    client: httpx2.AsyncClient, route: str, body: dict[str, Any], encoding: str
+) -> None:
+    packed = gzip.compress(json.dumps(body).encode())
+    response = await client.post(route, content=packed, headers={"content-encoding": encoding})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (415, "unsupported_encoding")
+    assert encoding[:60] in error["message"]
+    assert len(response.content) < 400
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+async def test_a_body_that_is_as_it_is_may_say_so(client: httpx2.AsyncClient, encoding: str) -> None:
+    response = await client.post("/v1/completions", json=COMPLETION, headers={"content-encoding": encoding})
+    assert response.status_code == 200

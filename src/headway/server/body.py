@@ -2,6 +2,7 @@
 
 - JSON as RFC 8259 has it: no NaN, no Infinity, UTF-8, no lone surrogates, at most 1,024 levels; of a key that comes
   twice the last one counts, for all layers, since nobody else parses the body. The Content-Type is not looked at.
+- The bytes are the JSON's own: a Content-Encoding (gzip) is a 415.
 - Types are strict: true is no integer, "3" is no number, 16.0 is no integer; 1 is a number.
 - null is the same as leaving the field out.
 - A field that others have and Headway has not is refused by name, unless its value asks for nothing; a field of
@@ -19,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from headway.errors import InvalidRequest, UnsupportedFeature
+from headway.errors import InvalidRequest, UnsupportedEncoding, UnsupportedFeature
 
 MAX_NAME_LENGTH = 64
 """Characters of a caller's field name that an error repeats."""
@@ -65,7 +66,15 @@ BodyT = TypeVar("BodyT", bound=Body)
 
 
 async def read_body(request: Request, model: type[BodyT]) -> BodyT:
-    """The request's body as a `model`. Raises InvalidRequest, or PayloadTooLarge through the receive channel."""
+    """The request's body as a `model`.
+
+    Raises InvalidRequest, UnsupportedEncoding, or PayloadTooLarge through the receive channel.
+    """
+    encoding = request.headers.get("content-encoding")
+    if encoding and encoding.lower() != "identity":
+        raise UnsupportedEncoding(
+            f"the body's Content-Encoding is {_name(encoding)}; send it as it is, without that header"
+        )
     return parse_body(await request.body(), model)
 
 
@@ -117,6 +126,9 @@ def _check_refused(name: str, value: object, refusal: Refusal) -> None:
 
 
 def _name(name: str) -> str:
+    """A name or word of the caller's, as an error repeats it."""
+    if not name:
+        return '""'
     return name if len(name) <= MAX_NAME_LENGTH else name[:MAX_NAME_LENGTH] + "..."
 
 
@@ -132,6 +144,15 @@ _EXPECTED = {
     "model_attributes_type": "an object",
 }
 
+_LIMITS = {
+    "string_too_long": "have at most {max_length}",
+    "string_too_short": "have at least {min_length}",
+    "greater_than_equal": "be at least {ge}",
+    "less_than": "be below {lt}",
+}
+_INT64_END = 2.0**63
+"""JSON's integers from here on are read as floats."""
+
 
 def _to_invalid_request(error: ValidationError) -> InvalidRequest:
     """The first of pydantic's errors, in our words: field, what it is, what it must be."""
@@ -142,8 +163,15 @@ def _to_invalid_request(error: ValidationError) -> InvalidRequest:
         return InvalidRequest(f"{path} is missing: it must be given", param=path)
     if kind == "extra_forbidden":
         return InvalidRequest(f"{path} is no field of this object: leave it out", param=path)
+    value = first["input"]
+    if kind == "int_type" and isinstance(value, float) and abs(value) >= _INT64_END:
+        return InvalidRequest(f"{path} is {describe(value)}; it must be an integer of at most 64 bits", param=path)
     if kind in _EXPECTED:
-        return InvalidRequest(f"{path} is {describe(first['input'])}; it must be {_EXPECTED[kind]}", param=path)
+        return InvalidRequest(f"{path} is {describe(value)}; it must be {_EXPECTED[kind]}", param=path)
+    if kind in _LIMITS:
+        limit = _LIMITS[kind].format(**first.get("ctx", {}))
+        what = f"has {len(value)} characters" if isinstance(value, str) else f"is {describe(value)}"
+        return InvalidRequest(f"{path} {what}; it must {limit}", param=path)
     more = len(error.errors(include_url=False, include_context=False, include_input=False)) - 1
     tail = f" (and {more} more)" if more else ""
     return InvalidRequest(f"{path}: {first['msg'][:300]}{tail}", param=path)

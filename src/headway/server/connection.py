@@ -1,12 +1,15 @@
 """One HTTP connection: uvicorn's protocol, and what it leaves to be wished for against rude clients."""
 
 import asyncio
+import sys
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from headway.server.disconnect import WATCH_EXTENSION
 from headway.server.events import ABORT_EXTENSION, WRITE_EXTENSION
+from headway.server.writes import BatchedTransport, Exchange, batch_of
 
 HEAD_TIMEOUT_S = 30.0
 """How long a request's line and headers may take, and a new connection's first byte."""
@@ -15,27 +18,36 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with four additions.
+    """uvicorn's protocol, with seven additions.
 
     - The scope offers ABORT_EXTENSION: closing politely would wait for a reader who does not read.
     - The scope offers WRITE_EXTENSION: a piece of a body without the layers around the app.
+    - The scope offers WATCH_EXTENSION: a client's leaving without a task that waits for it.
+    - What one turn of the event loop writes goes out in one go (writes.py).
     - When a client that has pipelined requests leaves, the request that is being answered is told, and not only the
       last one that was read.
     - A request's head has a size and a time limit.
+    - A request that offers another protocol (Java's client offers h2c with each POST) is answered over this one, as if
+      it had not: the parser leaves its body unread.
     """
 
     _running: Any = None
+    _exchange: Exchange | None = None
+    """The running request's."""
     _head_timer: asyncio.TimerHandle | None = None
     _num_head_bytes = 0
     _num_pending_bytes = 0
+    _received = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(Any, BatchedTransport(transport, batch_of(self.loop))))
         self._start_head()
 
     def data_received(self, data: bytes) -> None:
         is_head = self._head_timer is not None
+        self._received = data
         super().data_received(data)
+        self._received = b""
         # The parser keeps a header to itself until it is whole: what it may keep is counted here.
         if is_head and self._head_timer is not None and not self.transport.is_closing():
             self._num_pending_bytes += len(data)
@@ -58,7 +70,27 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_head()
-        super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Called while the parser's HttpParserUpgrade is handled, whose argument is where the head ended."""
+        offered = sys.exception()
+        method = self.parser.get_method()
+        if method == b"CONNECT" or not isinstance(offered, HttpParserUpgrade):
+            self.send_400_response("There is no tunnel here.")
+            return
+        rest = self._received[offered.args[0] :]
+        head = [method, b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                head += [name, b": ", value, b"\r\n"]
+        self.parser = HttpRequestParser(self)
+        self.data_received(b"".join(head) + b"\r\n" + rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head()
@@ -67,11 +99,14 @@ class HttpProtocol(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
+            if self._exchange is not None:
+                self._exchange.lose_client()
         super().connection_lost(exc)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
-        cycle.scope["extensions"][WRITE_EXTENSION] = CycleWriter(cycle, batch_of(self.loop))
+        self._exchange = Exchange(cycle, self.loop)
+        cycle.scope["extensions"] |= {WRITE_EXTENSION: self._exchange, WATCH_EXTENSION: self._exchange.watch}
         super()._start_asgi_task(cycle, app)
 
     def _start_head(self) -> None:
@@ -89,63 +124,3 @@ class HttpProtocol(HttpToolsProtocol):
         self._num_head_bytes += len(data)
         if self._num_head_bytes > MAX_HEAD_BYTES:
             raise ValueError("the request's head is too long")
-
-
-class CycleWriter:
-    """WRITE_EXTENSION: as uvicorn's RequestResponseCycle.send does it for a chunked body, where it need not wait."""
-
-    __slots__ = ("_batch", "_cycle")
-
-    def __init__(self, cycle: Any, batch: "WriteBatch") -> None:
-        self._cycle = cycle
-        self._batch = batch
-
-    def try_write(self, data: bytes) -> bool:
-        """See events.BodyWriter."""
-        cycle = self._cycle
-        if cycle.disconnected:
-            return True
-        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.response_complete:
-            return False
-        self._batch.add(cycle.transport, b"%x\r\n%b\r\n" % (len(data), data))
-        return True
-
-    def flush(self) -> None:
-        """See events.BodyWriter."""
-        self._batch.flush()
-
-
-class WriteBatch:
-    """What one turn of the event loop writes to all connections, written at its end in one go.
-
-    A write wakes its reader. Where the next one follows at once, readers on this machine (a proxy, a client of many
-    streams) find it without going to sleep between them, which costs both sides a good part of a small write.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._pieces: list[tuple[asyncio.Transport, bytes]] = []
-
-    def add(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Writes it by the end of this turn."""
-        if not self._pieces:
-            self._loop.call_soon(self.flush)
-        self._pieces.append((transport, data))
-
-    def flush(self) -> None:
-        """Writes all now."""
-        pieces, self._pieces = self._pieces, []
-        for transport, data in pieces:
-            if not transport.is_closing():
-                transport.write(data)
-
-
-_batches: WeakKeyDictionary[asyncio.AbstractEventLoop, WriteBatch] = WeakKeyDictionary()
-
-
-def batch_of(loop: asyncio.AbstractEventLoop) -> WriteBatch:
-    """The loop's."""
-    found = _batches.get(loop)
-    if found is None:
-        found = _batches[loop] = WriteBatch(loop)
-    return found

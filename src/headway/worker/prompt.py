@@ -89,7 +89,8 @@ def _check_switches(template: ChatTemplate, given: Mapping[str, Any]) -> None:
     reserved = sorted(given.keys() & _RENDER_ARGUMENTS)
     if reserved:
         raise InvalidRequest(
-            f"the chat template can not be given {reserved[0]!r}: it has a field of its own", param=reserved[0]
+            f"the chat template can not be given {reserved[0]!r}: it has a field of its own",
+            param="chat_template_kwargs",
         )
     unknown = sorted(given.keys() - template.switches)
     if unknown:

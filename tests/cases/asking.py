@@ -1,6 +1,7 @@
 """Requests to a server of the tiny model, and what its answers say."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import httpx2
@@ -14,7 +15,7 @@ EXTRA_END = ord("#")
 HI = [{"role": "user", "content": "hi"}]
 
 
-def by_hand(prompt: bytes, num_tokens: int) -> list[int]:
+def by_hand(prompt: Sequence[int], num_tokens: int) -> list[int]:
     """The greedy continuation that no end token ends."""
     context = list(prompt)
     for _ in range(num_tokens):
@@ -65,3 +66,14 @@ def chunks(server: Server, path: str = CHAT, **fields: Any) -> list[Any]:
 
 def text_of(choice: Any) -> str:
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+def saying(text: str) -> dict[str, Any]:
+    """Fields of a request that make the tiny model say the bytes of a text, each of which comes once.
+
+    Biases order them, over all of the model's own logits, which are at most 8; the penalties put what was said behind.
+    """
+    said = text.encode()
+    assert len(set(said)) == len(said)
+    biases = {str(byte): 60 - 0.2 * place for place, byte in enumerate(said)}
+    return {"logit_bias": biases, "presence_penalty": 2, "frequency_penalty": 2, "max_tokens": len(said)}

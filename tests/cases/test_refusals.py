@@ -116,3 +116,71 @@ def test_a_stream_goes_on_while_others_are_refused(server: Server) -> None:
     thread.join(60)
     ids = [token for chunk in found[0] for choice in chunk["choices"] for token in choice.get("token_ids", [])]
     assert len(ids) == 200
+
+
+MANY = 2000
+
+
+@pytest.mark.case("err-amplify-06")
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"messages": [{"role": 1, "content": "secret" * 50}] * MANY}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "secret" * 50}]}] * MANY}),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "wrong": "secret"}] * MANY}),
+        (COMPLETIONS, {"prompt": [["secret"]] * MANY}),
+        (COMPLETIONS, {"stop": [{"x": "secret"}] * MANY}),
+        (COMPLETIONS, {"logit_bias": {f"word{number}": "secret" for number in range(MANY)}}),
+        (COMPLETIONS, {"logit_bias": {str(number): "secret" for number in range(MANY)}}),
+        (COMPLETIONS, {"allowed_token_ids": ["secret"] * MANY}),
+        (COMPLETIONS, {"seed": "secret" * 10_000}),
+        (COMPLETIONS, {f"{number}" * 3000: "secret" for number in range(MANY // 10)}),
+    ],
+)
+def test_many_wrong_items_make_one_short_error_without_their_words(
+    server: Server, path: str, fields: dict[str, Any]
+) -> None:
+    response = ask(server, path, **fields)
+    assert response.status_code == 400
+    assert len(response.content) < 1000
+    assert "secret" not in response.json()["error"]["message"]
+
+
+@pytest.mark.case("rf-shape-05", "tool-empty-list-08")
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        (
+            "response_format",
+            [
+                {"type": "json_schema", "schema": {"type": "object"}},
+                {"type": "json_schema", "strict": True, "json_schema": {"name": "x", "schema": {}}},
+                {"type": "json_object"},
+                {"type": "TEXT"},
+                {},
+                "json",
+                5,
+            ],
+        ),
+        ("tools", [[], [{"type": "function", "function": {"name": "f"}}], {}, "f"]),
+        ("tool_choice", ["none", "auto", "required", {"type": "function", "function": {"name": "f"}}]),
+        ("guided_json", [{}]),
+        ("structured_outputs", [{"json": {}}]),
+        ("grammar", ['root ::= "x"']),
+        ("reasoning_effort", ["low"]),
+    ],
+)
+def test_what_is_not_there_is_refused_by_its_name(server: Server, name: str, values: list[Any]) -> None:
+    for value in values:
+        for stream in (False, True):
+            refused(server, name, **{name: value}, stream=stream)
+    assert answer(server, response_format={"type": "text"})["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/responses", "/v1/messages", "/v1/audio/transcriptions", "/v2/models/tiny/infer", "/v1/load_lora_adapter"],
+)
+def test_routes_that_are_not_there_are_a_404_in_our_shape(server: Server, path: str) -> None:
+    response = server.post(path, {"model": "tiny", "input": "x"})
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")

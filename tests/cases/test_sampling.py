@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from cases.asking import COMPLETIONS, EXTRA_END, answer, chunks, refused, text_of
+from cases.asking import COMPLETIONS, EXTRA_END, HI, answer, by_hand, chunks, refused, text_of
 from e2e.serving import Server
+from headway.testing.script import END_TOKEN_ID
 from headway.testing.tiny_model import VOCAB_SIZE, logits_by_hand
 
 
@@ -64,3 +65,22 @@ def test_choice_i_of_prompt_p_has_the_index_p_n_plus_i(server: Server) -> None:
     streamed = [choice for chunk in chunks(server, COMPLETIONS, **fields) for choice in chunk["choices"]]
     for index, expected in enumerate(["bcde", "bcde", "nopq", "nopq", "uvwx", "uvwx"]):
         assert "".join(choice["text"] for choice in streamed if choice["index"] == index) == expected
+
+
+@pytest.mark.case("ignoreeos-parser-03")
+@pytest.mark.parametrize("stream", [False, True])
+def test_ignored_ends_leave_no_trace_in_the_text(server: Server, stream: bool) -> None:
+    """After z comes <|end|>, and after that a: ignored, it counts, and the text goes on."""
+    fields: dict[str, Any] = {"ignore_eos": True, "max_tokens": None, "max_completion_tokens": 64}
+    prompt = server.post("/tokenize", {"model": "tiny", "messages": HI}).json()["tokens"]
+    said = by_hand(prompt, 64)
+    assert END_TOKEN_ID in said
+    if stream:
+        told = chunks(server, stream_options={"include_usage": True}, **fields)
+        text = "".join(choice["delta"].get("content", "") for chunk in told for choice in chunk["choices"])
+        usage = told[-1]["usage"]
+    else:
+        whole = answer(server, **fields)
+        text, usage = text_of(whole["choices"][0]), whole["usage"]
+    assert usage["completion_tokens"] == 64
+    assert text.encode() == bytes(token for token in said if token < 256)

@@ -12,11 +12,11 @@ from tests.server.conftest import FakeService, FakeStream, sse, token
 from headway.core.output import TextDelta
 from headway.core.request import GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams
-from headway.server.connection import CycleWriter, WriteBatch
 from headway.server.events import WRITE_EXTENSION, EventStream, EventTemplate, event
 from headway.server.generation import Generation
 from headway.server.openai.answers import Options
 from headway.server.openai.chunks import ChatChunks, CompletionChunks
+from headway.server.writes import BatchedTransport, Exchange, WriteBatch
 from headway.worker.stream import Take
 
 TEXTS = ("", "a", ' "quoted"\n', "\\", "é🚢\u2028", "\x00headway\x00", "\x7f\ufffd", "</script>")
@@ -96,19 +96,11 @@ async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_th
     written: list[tuple[str, bytes]] = []
 
     class Writer:
-        """Takes pieces and writes them when it must."""
-
-        def __init__(self) -> None:
-            self.pieces: list[bytes] = []
-
         def try_write(self, data: bytes) -> bool:
-            if b'"b"' not in data:
-                self.pieces.append(data)
-            return b'"b"' not in data
-
-        def flush(self) -> None:
-            written.extend(("past", data) for data in self.pieces)
-            self.pieces.clear()
+            is_taken = b'"b"' not in data
+            if is_taken:
+                written.append(("past", data))
+            return is_taken
 
     async def send(message: Message) -> None:
         written.append((message["type"], message.get("body", b"")))
@@ -123,52 +115,78 @@ async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_th
 
 class FakeTransport:
     def __init__(self) -> None:
-        self.written: list[bytes] = []
+        self.done: list[bytes | str] = []
         self.is_closed = False
 
     def write(self, data: bytes) -> None:
-        self.written.append(data)
+        self.done.append(data)
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def abort(self) -> None:
+        self.done.append("aborted")
 
     def is_closing(self) -> bool:
         return self.is_closed
 
 
-def make_writer(batch: WriteBatch, **changed: Any) -> tuple[CycleWriter, FakeTransport]:
-    transport = FakeTransport()
-    flow = SimpleNamespace(write_paused=changed.pop("write_paused", False))
+def make_exchange(batch: WriteBatch, **changed: Any) -> tuple[Exchange, FakeTransport]:
+    transport: Any = FakeTransport()
+    flow = SimpleNamespace(write_paused=changed.pop("write_paused", False), resume_reading=lambda: None)
     fields = {"disconnected": False, "chunked_encoding": True, "response_complete": False, **changed}
-    return CycleWriter(SimpleNamespace(transport=transport, flow=flow, **fields), batch), transport
+    cycle = SimpleNamespace(transport=BatchedTransport(transport, batch), flow=flow, **fields)
+    return Exchange(cycle, asyncio.get_running_loop()), transport
+
+
+def make_batch() -> WriteBatch:
+    return WriteBatch(asyncio.get_running_loop())
 
 
 async def test_a_chunk_is_framed_as_http_wants_it() -> None:
-    writer, transport = make_writer(WriteBatch(asyncio.get_running_loop()))
-    assert writer.try_write(b"x" * 26)
-    writer.flush()
-    assert transport.written == [b"1a\r\n" + b"x" * 26 + b"\r\n"]
+    exchange, transport = make_exchange(make_batch())
+    assert exchange.try_write(b"x" * 26)
+    await asyncio.sleep(0)
+    assert transport.done == [b"1a\r\n" + b"x" * 26 + b"\r\n"]
 
 
 async def test_what_one_turn_writes_goes_out_together_at_its_end() -> None:
-    batch = WriteBatch(asyncio.get_running_loop())
-    writers = [make_writer(batch) for _ in range(3)]
+    batch = make_batch()
+    exchanges = [make_exchange(batch) for _ in range(3)]
     for round_ in (b"a", b"b"):
-        for writer, _ in writers:
-            assert writer.try_write(round_)
-        assert not any(transport.written for _, transport in writers)
+        for exchange, _ in exchanges:
+            assert exchange.try_write(round_)
+        assert not any(transport.done for _, transport in exchanges)
         await asyncio.sleep(0)
-        assert [transport.written for _, transport in writers] == [[b"1\r\n" + round_ + b"\r\n"]] * 3
-        for _, transport in writers:
-            transport.written.clear()
+        assert [transport.done for _, transport in exchanges] == [[b"1\r\n" + round_ + b"\r\n"]] * 3
+        for _, transport in exchanges:
+            transport.done.clear()
+
+
+async def test_a_connection_is_closed_after_what_was_written_to_it_and_at_once_where_it_is_aborted() -> None:
+    fake: Any = FakeTransport()
+    transport = BatchedTransport(fake, make_batch())
+    transport.write(b"x")
+    transport.close()
+    transport.close()
+    transport.write(b"too late")
+    assert transport.is_closing()
+    assert not fake.done
+    await asyncio.sleep(0)
+    assert fake.done == [b"x", "closed"]
+    transport.abort()
+    assert fake.done[-1] == "aborted"
 
 
 async def test_a_connection_that_closed_before_the_end_of_the_turn_is_left_out() -> None:
-    batch = WriteBatch(asyncio.get_running_loop())
-    (gone, gone_transport), (other, other_transport) = make_writer(batch), make_writer(batch)
+    batch = make_batch()
+    (gone, gone_transport), (other, other_transport) = make_exchange(batch), make_exchange(batch)
     assert gone.try_write(b"x")
     assert other.try_write(b"x")
     gone_transport.is_closed = True
     await asyncio.sleep(0)
-    assert not gone_transport.written
-    assert other_transport.written
+    assert not gone_transport.done
+    assert other_transport.done
 
 
 @pytest.mark.parametrize(
@@ -181,10 +199,33 @@ async def test_a_connection_that_closed_before_the_end_of_the_turn_is_left_out()
     ],
 )
 async def test_nothing_is_written_past_a_reader_who_is_behind_or_gone(changed: dict[str, Any], is_taken: bool) -> None:
-    writer, transport = make_writer(WriteBatch(asyncio.get_running_loop()), **changed)
-    assert writer.try_write(b"x") is is_taken
-    writer.flush()
-    assert not transport.written
+    exchange, transport = make_exchange(make_batch(), **changed)
+    assert exchange.try_write(b"x") is is_taken
+    await asyncio.sleep(0)
+    assert not transport.done
+
+
+@pytest.mark.parametrize("is_gone_before", [False, True])
+async def test_a_watched_clients_leaving_is_told_once(is_gone_before: bool) -> None:
+    exchange, _ = make_exchange(make_batch(), disconnected=is_gone_before)
+    told: list[bool] = []
+    exchange.watch(lambda: told.append(True))
+    assert not told  # never from within: the watching task could not be cancelled there
+    if not is_gone_before:
+        exchange.lose_client()
+    await asyncio.sleep(0)
+    exchange.lose_client()
+    assert told == [True]
+
+
+async def test_nobody_is_told_of_a_client_who_is_watched_no_more() -> None:
+    exchange, _ = make_exchange(make_batch(), disconnected=True)
+    told: list[bool] = []
+    exchange.watch(lambda: told.append(True))
+    exchange.watch(None)
+    await asyncio.sleep(0)
+    exchange.lose_client()
+    assert not told
 
 
 def test_the_encoder_escapes_the_mark() -> None:

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from headway.core.output import Usage
+from headway.observe.encoder_metrics import EncoderMetrics
 from headway.observe.engine_families import PREFIX, ModelStats, StatsCollector
 from headway.observe.number_histogram import TOKENS
 
@@ -79,7 +80,16 @@ class Metrics:
         )
         self.http_open = Gauge(PREFIX + "http_requests_open", "HTTP requests being answered.", registry=self.registry)
         self.http_disconnects = self._counter("http_disconnects", "Requests whose client left before the end.")
+        self.encoders = EncoderMetrics(self.registry)
         self.registry.register(StatsCollector(stats))
+        self._models: dict[str, ModelMetrics] = {}
+
+    def of_model(self, model: str) -> "ModelMetrics":
+        """What is counted for each of its requests; its series exist from now on."""
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = ModelMetrics(self, model)
+        return found
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(PREFIX + name, text, labels, registry=self.registry)
@@ -133,6 +143,34 @@ class TokenCounts:
         self.sum += value * count
 
 
+class ModelMetrics:
+    """One model's children of the families that a request is counted in: looked up once, and not at each request."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self._finished = metrics.finished
+        self._model = model
+        self._by_reason: dict[str, Counter] = {}
+        self.prompt_tokens = metrics.prompt_tokens.labels(model)
+        self.cached_tokens = metrics.cached_tokens.labels(model)
+        self.cache_hits = metrics.prompt_source.labels(model, "local_cache_hit")
+        self.computed = metrics.prompt_source.labels(model, "local_compute")
+        self.generation_tokens = metrics.generation_tokens.labels(model)
+        self.first_token = metrics.first_token.labels(model)
+        self.inter_token = metrics.inter_token.labels(model)
+        self.latency = metrics.latency.labels(model)
+        self.time_per_token = metrics.time_per_token.labels(model)
+        self.request_prompt = metrics.request_prompt.labels(model)
+        self.request_generation = metrics.request_generation.labels(model)
+        self.request_max_generation = metrics.request_max_generation.labels(model)
+
+    def finished(self, reason: str) -> Counter:
+        """Of choices that ended so."""
+        found = self._by_reason.get(reason)
+        if found is None:
+            found = self._by_reason[reason] = self._finished.labels(self._model, reason)
+        return found
+
+
 class RequestMeter:
     """Times and counts one accepted request of a model, choice by choice; told by whoever iterates its stream."""
 
@@ -141,12 +179,11 @@ class RequestMeter:
         Args:
             arrived_s: monotonic seconds, of the clock that on_tokens() and end() are told.
         """
-        self._metrics = metrics
-        self._model = model
+        self._metrics = metrics.of_model(model)
         self._arrived_s = arrived_s
         self._open_choices = set(range(num_choices))
         self._spans: dict[int, _Span] = {}
-        self._inter_token = metrics.inter_token.labels(model)
+        self._inter_token = self._metrics.inter_token
         self._is_ended = False
 
     def on_tokens(self, choice: int, num_tokens: int, now_s: float) -> None:
@@ -154,7 +191,7 @@ class RequestMeter:
         span = self._spans.get(choice)
         if span is None:
             if not self._spans:
-                self._metrics.first_token.labels(self._model).observe(now_s - self._arrived_s)
+                self._metrics.first_token.observe(now_s - self._arrived_s)
             self._spans[choice] = _Span(now_s, num_tokens)
             return
         self._inter_token.observe((now_s - span.last_s) / num_tokens, num_tokens)
@@ -165,34 +202,33 @@ class RequestMeter:
         """A choice ended by itself."""
         if choice in self._open_choices:
             self._open_choices.remove(choice)
-            self._metrics.finished.labels(self._model, reason).inc()
+            self._metrics.finished(reason).inc()
 
     def end(self, usage: Usage, reason: str, now_s: float) -> None:
         """The request is over; choices that are still open ended by `reason`. Only the first call counts."""
         if self._is_ended:
             return
         self._is_ended = True
-        metrics, model = self._metrics, self._model
+        metrics = self._metrics
         for choice in sorted(self._open_choices):
             self.on_finish(choice, reason)
-        metrics.prompt_tokens.labels(model).inc(usage.num_prompt_tokens)
-        metrics.cached_tokens.labels(model).inc(usage.num_cached_tokens)
-        metrics.prompt_source.labels(model, "local_cache_hit").inc(usage.num_cached_tokens)
-        metrics.prompt_source.labels(model, "local_compute").inc(usage.num_prompt_tokens - usage.num_cached_tokens)
-        metrics.generation_tokens.labels(model).inc(usage.num_output_tokens)
-        metrics.latency.labels(model).observe(now_s - self._arrived_s)
-        metrics.request_prompt.labels(model).observe(usage.num_prompt_tokens)
+        metrics.prompt_tokens.inc(usage.num_prompt_tokens)
+        metrics.cached_tokens.inc(usage.num_cached_tokens)
+        metrics.cache_hits.inc(usage.num_cached_tokens)
+        metrics.computed.inc(usage.num_prompt_tokens - usage.num_cached_tokens)
+        metrics.generation_tokens.inc(usage.num_output_tokens)
+        metrics.latency.observe(now_s - self._arrived_s)
+        metrics.request_prompt.observe(usage.num_prompt_tokens)
         self._end_choices()
 
     def _end_choices(self) -> None:
-        metrics, model = self._metrics, self._model
+        metrics, longest = self._metrics, 0
         for span in self._spans.values():
-            metrics.request_generation.labels(model).observe(span.num_tokens)
+            longest = max(longest, span.num_tokens)
+            metrics.request_generation.observe(span.num_tokens)
             if span.num_tokens > 1:
-                time_per_token_s = (span.last_s - span.first_s) / (span.num_tokens - 1)
-                metrics.time_per_token.labels(model).observe(time_per_token_s)
-        longest = max((span.num_tokens for span in self._spans.values()), default=0)
-        metrics.request_max_generation.labels(model).observe(longest)
+                metrics.time_per_token.observe((span.last_s - span.first_s) / (span.num_tokens - 1))
+        metrics.request_max_generation.observe(longest)
 
 
 class _Span:

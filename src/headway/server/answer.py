@@ -33,9 +33,9 @@ async def answer(request: Request, requests: Sequence[GenerateRequest], shapes: 
     state = state_of(request)
     arrived_s = state.clock.now()
     if is_stream:
-        generation = await run_watched(request.receive, Generation.open(state, requests, arrived_s))
+        generation = await run_watched(request.receive, Generation.open(state, requests, arrived_s), request.scope)
         return EventStream(generation, shapes.events, write_timeout_s=state.config.slow_reader_timeout_s)
-    body = await run_watched(request.receive, _run_whole(state, requests, shapes.whole, arrived_s))
+    body = await run_watched(request.receive, _run_whole(state, requests, shapes.whole, arrived_s), request.scope)
     return json_response(body)
 
 

@@ -23,6 +23,7 @@ from headway.observe.metrics import Metrics
 from headway.server.admin.profile import router as profile_router
 from headway.server.admin.routes import router as admin_router
 from headway.server.basic.routes import router as basic_router
+from headway.server.doors import Doors, find_doors
 from headway.server.errors import error_response, http_exception_response
 from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, RequestScope
 from headway.server.openai.embeddings import router as embeddings_router
@@ -48,11 +49,13 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     )
     app.state.headway = state
     encoder_routers = embeddings_router, rerank_router, score_router
-    for router in (openai_router, *encoder_routers, basic_router, admin_router, profile_router):
+    routers = openai_router, *encoder_routers, basic_router, admin_router, profile_router
+    for router in routers:
         app.include_router(router)
     app.add_exception_handler(HeadwayError, _refuse)
     app.add_exception_handler(HTTPException, http_exception_response)
     # The last one added is the first one that a request meets.
+    app.add_middleware(Doors, routes=find_doors(routers), refuse=_refuse)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     app.add_middleware(Gate, state=state)
     app.add_middleware(

@@ -38,11 +38,10 @@ class BodyWriter(Protocol):
     """Writes pieces of a body whose head was sent, and of which more follows."""
 
     def try_write(self, data: bytes) -> bool:
-        """Writes it in this turn of the event loop; False: nothing was done, it has to wait or to go the usual way."""
-        ...
+        """Writes it in this turn of the event loop, and before what is sent the usual way after it.
 
-    def flush(self) -> None:
-        """What try_write() took is written when this returns."""
+        False: nothing was done, it has to wait or to go the usual way.
+        """
         ...
 
 
@@ -117,7 +116,7 @@ class EventStream(Response):
         writer = _Writer(send, extensions.get(WRITE_EXTENSION, _NO_WRITER), self._write_timeout_s)
         async with self._generation:
             try:
-                await run_watched(receive, self._send_all(send, writer))
+                await run_watched(receive, self._send_all(send, writer), scope)
             except SlowReader:
                 log.warning("a stream's reader was too slow", write_timeout_s=self._write_timeout_s)
                 abort = extensions.get(ABORT_EXTENSION)
@@ -128,23 +127,24 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         # Each exception here belongs to this request alone: it is told in the stream, and the server goes on.
         try:
-            await self._send_chunks(writer)
+            last = await self._send_chunks(writer)
         except SlowReader:
             raise
         except HeadwayError as error:
             log.warning("a stream failed", code=error.code, error=error.message[:500])
-            await writer.write(event(error_body(error)))
+            last = event(error_body(error))
         except Exception as error:
             log.exception("a stream failed")
-            await writer.write(event(error_body(error)))
+            last = event(error_body(error))
         await self._generation.aclose()
-        await writer.write(DONE, more_body=False)
+        await writer.write(last + DONE, more_body=False)
 
-    async def _send_chunks(self, writer: "_Writer") -> None:
+    async def _send_chunks(self, writer: "_Writer") -> bytes:
+        """All but what comes after the last delta, which it returns."""
         chunks = self._events(self._generation)
         await writer.write(chunks.begin())
         await self._generation.feed(_ChunkSink(chunks, writer))
-        await writer.write(chunks.end())
+        return chunks.end()
 
 
 class _Writer:
@@ -152,7 +152,6 @@ class _Writer:
 
     def __init__(self, send: Send, at_once: BodyWriter, timeout_s: float) -> None:
         self.try_write = at_once.try_write
-        self._flush = at_once.flush
         self._send = send
         self._timeout_s = timeout_s
 
@@ -160,7 +159,6 @@ class _Writer:
         """Raises SlowReader."""
         if more_body and not data:
             return
-        self._flush()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
@@ -199,9 +197,6 @@ class _NoWriter:
 
     def try_write(self, data: bytes) -> bool:
         return False
-
-    def flush(self) -> None:
-        pass
 
 
 _NO_WRITER = _NoWriter()

@@ -21,8 +21,11 @@ The place, after every event:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from headway.config import PoolConfig
 from headway.errors import HeadwayError, ModelNotReady, QueueFull, ShuttingDown, WorkerDied
@@ -48,9 +51,8 @@ from headway.service.events import (
 Status = Literal["cold", "loading", "ready", "stopping", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residency:
-    """One model."""
+class Residency(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. A msgspec Struct, as is the state: one of each is made at every request's begin and end."""
 
     status: Status = "cold"
     generation: int = 0
@@ -68,8 +70,7 @@ class Residency:
     """Why it failed last; kept until it is ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolState:
+class PoolState(msgspec.Struct, frozen=True):
     """All models, and the tickets that wait, oldest first."""
 
     models: Mapping[str, Residency]

@@ -25,4 +25,4 @@ async def profile(request: Request) -> Response:
     """Waits for the steps that requests cause; starts none itself."""
     body = await read_body(request, ProfileBody)
     recording = state_of(request).service.profile(body.model, body.num_steps, body.timeout_s)
-    return json_response(await run_watched(request.receive, recording))
+    return json_response(await run_watched(request.receive, recording, request.scope))

@@ -16,9 +16,9 @@ from headway.core.embedding import EmbedRequest
 from headway.core.request import TextPrompt, TokensPrompt
 from headway.errors import InvalidRequest
 from headway.server.body import Body, ModelName, Refusal, read_body
-from headway.server.disconnect import run_watched
 from headway.server.errors import json_response
 from headway.server.openai.convert import to_prompts
+from headway.server.openai.metered import run_metered
 from headway.server.openai.schema import OPENAI_IGNORED, Prompts
 from headway.server.openapi import takes
 from headway.server.state import state_of
@@ -95,10 +95,12 @@ class EmbeddingAnswer(msgspec.Struct, frozen=True):
 @router.post("/embeddings", openapi_extra=takes(EmbeddingBody))
 async def embeddings(request: Request) -> Response:
     """A vector of each input, in their order."""
+    state = state_of(request)
+    arrived_s = state.clock.now()
     body = await read_body(request, EmbeddingBody)
     wanted = embed_request(body)
     encode = _encoding(body.encoding_format)
-    made = await run_watched(request.receive, state_of(request).service.embed(wanted))
+    made = await run_metered(request, "embeddings", wanted.model, arrived_s, state.service.embed(wanted))
     data = [EmbeddingOut(index, encode(vector)) for index, vector in enumerate(made.vectors)]
     usage = EncoderUsage(made.num_tokens, made.num_tokens)
     return json_response(EmbeddingAnswer(wanted.request_id, int(time.time()), body.model, data, usage))

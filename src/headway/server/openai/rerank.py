@@ -11,9 +11,9 @@ from pydantic import Field
 from headway.core.embedding import ScoreRequest
 from headway.errors import InvalidRequest
 from headway.server.body import read_body
-from headway.server.disconnect import run_watched
 from headway.server.errors import json_response
 from headway.server.openai.embeddings import EncoderBody, EncoderUsage
+from headway.server.openai.metered import run_metered
 from headway.server.openai.score import to_texts
 from headway.server.openapi import takes
 from headway.server.state import state_of
@@ -58,6 +58,8 @@ class RerankAnswer(msgspec.Struct, frozen=True):
 @router.post("/rerank", openapi_extra=takes(RerankBody))
 async def rerank(request: Request) -> Response:
     """Documents by a cross-encoder's score with the query, or by the cosine of an encoder's vectors."""
+    state = state_of(request)
+    arrived_s = state.clock.now()
     body = await read_body(request, RerankBody)
     documents = _documents(body.documents)
     if body.top_n is not None and body.top_n < 1:
@@ -71,7 +73,7 @@ async def rerank(request: Request) -> Response:
         truncate_to=body.truncate_prompt_tokens,
         priority=body.priority or 0,
     )
-    made = await run_watched(request.receive, state_of(request).service.score(wanted))
+    made = await run_metered(request, "rerank", wanted.model, arrived_s, state.service.score(wanted))
     best = sorted(range(len(documents)), key=lambda place: -made.scores[place])[: body.top_n]
     has_text = body.return_documents is not False
     results = [

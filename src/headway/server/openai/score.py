@@ -11,10 +11,10 @@ from pydantic import WithJsonSchema
 from headway.core.embedding import ScoreRequest
 from headway.errors import InvalidRequest
 from headway.server.body import describe, read_body
-from headway.server.disconnect import run_watched
 from headway.server.errors import json_response
 from headway.server.openai.convert import MAX_PROMPTS
 from headway.server.openai.embeddings import EncoderBody, EncoderUsage
+from headway.server.openai.metered import run_metered
 from headway.server.openapi import takes
 from headway.server.state import state_of
 
@@ -53,6 +53,8 @@ class ScoreAnswer(msgspec.Struct, frozen=True):
 @router.post("/score", openapi_extra=takes(ScoreBody))
 async def score(request: Request) -> Response:
     """A cross-encoder's score of each pair, or the cosine of an encoder's vectors."""
+    state = state_of(request)
+    arrived_s = state.clock.now()
     body = await read_body(request, ScoreBody)
     wanted = ScoreRequest(
         request_id=f"score-{uuid4().hex}",
@@ -62,7 +64,7 @@ async def score(request: Request) -> Response:
         truncate_to=body.truncate_prompt_tokens,
         priority=body.priority or 0,
     )
-    made = await run_watched(request.receive, state_of(request).service.score(wanted))
+    made = await run_metered(request, "score", wanted.model, arrived_s, state.service.score(wanted))
     data = [ScoreOut(index, value) for index, value in enumerate(made.scores)]
     usage = EncoderUsage(made.num_tokens, made.num_tokens)
     return json_response(ScoreAnswer(wanted.request_id, int(time.time()), body.model, data, usage))

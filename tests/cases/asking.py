@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from e2e.serving import Server
+from e2e.serving import VERIFY, Server
 from headway.testing.tiny_model import logits_by_hand
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -51,7 +51,7 @@ def refused(server: Server, param: str | None = None, path: str = CHAT, **fields
 def post_raw(server: Server, raw: str | bytes, path: str = CHAT, **headers: str) -> httpx2.Response:
     """A body that no JSON encoder would write."""
     sent = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx2.post(server.url + path, content=raw, headers=sent, timeout=60)
+    return httpx2.post(server.url + path, content=raw, headers=sent, timeout=60, verify=VERIFY)
 
 
 def chunks(server: Server, path: str = CHAT, **fields: Any) -> list[Any]:

@@ -1,9 +1,8 @@
 """Lengths, counts and sizes at their limits, and beyond: refused with the numbers, before anything runs."""
 
-import httpx2
 import pytest
 
-from cases.asking import CHAT, COMPLETIONS, HI, answer, ask, by_hand, refused, text_of
+from cases.asking import CHAT, COMPLETIONS, HI, answer, ask, by_hand, post_raw, refused, text_of
 from e2e.serving import Server
 from headway.testing.tiny_model import MAX_POSITION
 
@@ -63,10 +62,31 @@ def test_n_out_of_its_range_is_a_400_at_once(server: Server) -> None:
 
 @pytest.mark.case("dup-key-14")
 def test_equal_keys_deep_nesting_and_endless_blanks_are_no_trouble(server: Server) -> None:
-    def post(raw: str) -> httpx2.Response:
-        return httpx2.post(server.url + CHAT, content=raw, headers={"Content-Type": "application/json"}, timeout=60)
+    body = '{"model":"%s","model":"%s","messages":[{"role":"user","content":"a"}],"max_tokens":1}'
+    assert post_raw(server, body % ("other", "tiny")).json()["model"] == "tiny"
+    assert post_raw(server, body % ("tiny", "other")).json()["error"]["code"] == "model_not_found"
+    for depth in (5, 500, 2000, 100_000):
+        for nested in ("[" * depth, "[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+            assert post_raw(server, nested).status_code == 400
+            for path, field in ((CHAT, "messages"), (COMPLETIONS, "prompt"), (CHAT, "chat_template_kwargs")):
+                raw = f'{{"model":"tiny","{field}":{nested},"max_tokens":1}}'
+                response = post_raw(server, raw, path)
+                assert (response.status_code, len(response.content) < 1000) == (400, True), (depth, field)
+    assert post_raw(server, " " * 50_000_000).status_code == 413
 
-    twice = '{"model":"other","model":"tiny","messages":[{"role":"user","content":"a"}],"max_tokens":1}'
-    assert post(twice).status_code in (200, 400)
-    assert post("[" * 100_000).status_code == 400
-    assert post(" " * 50_000_000).status_code == 413
+
+@pytest.mark.case("ctx-overflow-02", "maxtok-huge-01")
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_last_place_of_the_context_is_used_and_none_behind_it(server: Server, stream: bool) -> None:
+    def prompt(length: int) -> list[int]:
+        return [97 + place % 26 for place in range(length)]
+
+    whole = answer(server, COMPLETIONS, prompt=prompt(MAX_POSITION - 1), max_tokens=1)
+    assert whole["usage"]["total_tokens"] == MAX_POSITION
+    for length, max_tokens in ((MAX_POSITION - 1, 2), (MAX_POSITION, 1), (MAX_POSITION, None), (MAX_POSITION + 1, 1)):
+        message = refused(server, path=COMPLETIONS, prompt=prompt(length), max_tokens=max_tokens, stream=stream)
+        assert str(length) in message
+        assert str(MAX_POSITION) in message
+    # A chat without max_tokens has what is left: 512 - 3 marks - 500.
+    chat = answer(server, messages=[{"role": "user", "content": "x" * 500}], max_tokens=None, ignore_eos=True)
+    assert (chat["usage"]["completion_tokens"], chat["choices"][0]["finish_reason"]) == (9, "length")

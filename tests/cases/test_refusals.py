@@ -3,10 +3,9 @@
 import threading
 from typing import Any
 
-import httpx2
 import pytest
 
-from cases.asking import CHAT, COMPLETIONS, answer, ask, chunks, refused, text_of
+from cases.asking import CHAT, COMPLETIONS, answer, ask, chunks, post_raw, refused, text_of
 from e2e.serving import Server
 
 
@@ -59,7 +58,7 @@ def test_numbers_are_numbers_and_in_their_range(server: Server) -> None:
     refused(server, "max_tokens", max_tokens=4.0)  # 16.0 is no integer, on all routes
     for text in ("NaN", "Infinity", "1e400"):
         raw = f'{{"model":"tiny","messages":[{{"role":"user","content":"a"}}],"temperature":{text}}}'
-        response = httpx2.post(server.url + CHAT, content=raw, headers={"Content-Type": "application/json"})
+        response = post_raw(server, raw)
         assert response.status_code == 400, text
 
 
@@ -83,14 +82,14 @@ def test_lone_surrogates_are_a_400_on_every_route(server: Server) -> None:
             (COMPLETIONS, '"prompt":"a\\ud800b"'),
         ):
             raw = f'{{"model":"tiny",{field},"max_tokens":2,"stream":{str(stream).lower()}}}'
-            response = httpx2.post(server.url + path, content=raw, headers={"Content-Type": "application/json"})
+            response = post_raw(server, raw, path)
             assert response.status_code == 400
             assert "Error" not in response.json()["error"]["message"]
 
 
 @pytest.mark.case("err-shape-07")
 def test_errors_have_openais_shape(server: Server) -> None:
-    response = httpx2.post(server.url + CHAT, content="{", headers={"Content-Type": "application/json"})
+    response = post_raw(server, "{")
     assert response.status_code == 400
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
     unknown = ask(server, model="nosuch")

@@ -1,11 +1,12 @@
 """LLM over small encoders: embed() and score() in this process, and what each model refuses."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headway import LLM
+from headway import LLM, AsyncLLM
 from headway.errors import ContextLengthExceeded, InvalidConfig, InvalidRequest, UnsupportedFeature
 from parity.encoders import make_tokenizer, reference_score, reference_vector, save_encoder
 
@@ -71,3 +72,23 @@ def test_what_cannot_be_is_refused_before_anything_runs(folder: Path) -> None:
         assert len(llm.embed("cat " * 30, truncate_prompt_tokens=-1, dimensions=8)[0].embedding) == 8
     with pytest.raises(InvalidConfig, match="closed"):
         llm.embed("a")
+
+
+async def test_another_process_gives_the_same_vectors_and_scores_and_refuses_alike(folder: Path) -> None:
+    save_encoder(folder, max_seq_length=16, more={"matryoshka_dimensions": [8]})
+    with LLM(str(folder), threads=1) as llm:
+        vectors, short, scores = llm.embed(TEXTS), llm.embed(TEXTS[0], dimensions=8), llm.score(TEXTS[0], TEXTS)
+    async with AsyncLLM(str(folder), threads=1) as llm:
+        assert await asyncio.gather(
+            llm.embed(TEXTS), llm.embed(TEXTS[0], dimensions=8, priority=-1), llm.score(TEXTS[0], TEXTS, priority=3)
+        ) == [vectors, short, scores]
+        assert await llm.embed([]) == []
+        assert len(await llm.embed("cat " * 30, truncate_prompt_tokens=-1)) == 1
+        with pytest.raises(ContextLengthExceeded, match="32 tokens"):
+            await llm.embed(["a", "cat " * 30])
+        with pytest.raises(UnsupportedFeature):
+            await llm.embed("a", dimensions=9)
+        with pytest.raises(InvalidRequest, match="has 2 texts"):
+            await llm.score(["a", "b"], ["a"])
+        with pytest.raises(UnsupportedFeature, match="generates no text"):
+            await anext(llm.generate("a"))

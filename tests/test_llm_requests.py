@@ -102,7 +102,7 @@ def test_salts_keep_prefixes_apart_and_priorities_are_one_a_prompt(llm: LLM) -> 
     assert [each.num_cached_tokens for each in made[:2]] == [0, 0]
     assert made[2].num_cached_tokens > 0
     assert len(llm.generate(["a", "b"], greedy(), priority=[0, 0])) == 2
-    with pytest.raises(InvalidRequest, match="priority is -1, and .* --scheduling-policy fcfs"):
+    with pytest.raises(InvalidRequest, match=r"priority is -1, and .* --scheduling-policy fcfs"):
         llm.generate(["a", "b"], greedy(), priority=[0, -1])
     with pytest.raises(InvalidRequest, match="2 prompts and 1 priorities"):
         llm.generate(["a", "b"], greedy(), priority=[3])

@@ -35,7 +35,7 @@ from headway.config import (
     TextConfig,
     default_cache_dir,
 )
-from headway.core.embedding import EmbeddingOutput, ScoreOutput
+from headway.core.embedding import EmbeddingOutput, EmbedRequest, ScoreOutput, ScoreRequest
 from headway.core.output import RequestOutput
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
@@ -49,6 +49,7 @@ from headway.worker.asked import (
     as_chats,
     as_prompt,
     as_prompts,
+    as_texts,
     one_each,
 )
 from headway.worker.embed_offline import OfflineEncoder
@@ -67,6 +68,8 @@ class Flags(TypedDict, total=False):
     quantization: Quantization | None
     kv_cache_dtype: KVCacheDtype
     executor: ExecutorName
+    device: str
+    enforce_eager: bool
     max_model_len: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -193,7 +196,7 @@ class LLM:
 
         Raises as embed().
         """
-        firsts, seconds = ([texts] if isinstance(texts, str) else list(texts) for texts in (text_1, text_2))
+        firsts, seconds = as_texts(text_1), as_texts(text_2)
         with self._open_encoder(truncate_prompt_tokens) as encoder:
             return encoder.score(firsts, seconds)
 
@@ -346,6 +349,50 @@ class AsyncLLM:
         async for output in self._stream(asked, sampling_params, request_id, None):
             yield output
 
+    async def embed(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        *,
+        dimensions: int | None = None,
+        truncate_prompt_tokens: int | None = None,
+        priority: int = 0,
+    ) -> list[EmbeddingOutput]:
+        """As LLM.embed(); cancelling it ends what runs of it. `priority`: lower goes first among waiting texts."""
+        from headway.worker.scoring import vectors_of
+
+        request = EmbedRequest(
+            request_id=self._next_id(),
+            model=self._model,
+            inputs=[as_prompt(prompt) for prompt in as_prompts(prompts)],
+            dimensions=dimensions,
+            truncate_to=truncate_prompt_tokens,
+            priority=priority,
+        )
+        if not request.inputs:
+            return []
+        made = await self._service.embed(request)
+        rows = vectors_of(made.vectors).tolist()
+        return [EmbeddingOutput(row, count) for row, count in zip(rows, made.token_counts, strict=True)]
+
+    async def score(
+        self,
+        text_1: str | Sequence[str],
+        text_2: str | Sequence[str],
+        *,
+        truncate_prompt_tokens: int | None = None,
+        priority: int = 0,
+    ) -> list[ScoreOutput]:
+        """As LLM.score(); the rest as embed()."""
+        request = ScoreRequest(
+            request_id=self._next_id(),
+            model=self._model,
+            firsts=as_texts(text_1),
+            seconds=as_texts(text_2),
+            truncate_to=truncate_prompt_tokens,
+            priority=priority,
+        )
+        return [ScoreOutput(score) for score in (await self._service.score(request)).scores]
+
     async def abort(self, request_id: str) -> None:
         """Ends a request: its iterator stops with what it has, with nothing where it still waits for the model.
         Unknown ones are ignored."""
@@ -357,10 +404,13 @@ class AsyncLLM:
         """Ends the model's process."""
         await self._service.aclose()
 
+    def _next_id(self) -> str:
+        return f"async-{next(self._numbers)}"
+
     async def _stream(
         self, asked: Asked, sampling: SamplingParams | None, request_id: str | None, default_max_tokens: int | None
     ) -> AsyncIterator[RequestOutput]:
-        name = request_id if request_id is not None else f"async-{next(self._numbers)}"
+        name = request_id if request_id is not None else self._next_id()
         if name in self._open:
             raise InvalidRequest(f"request_id {name!r} is in use: give another one", param="request_id")
         starting = asyncio.create_task(self._start(name, asked, sampling, default_max_tokens))

@@ -73,10 +73,13 @@ def test_a_head_of_one_label_scores_as_sentence_transformers_says(tmp_path: Path
     [
         ({"is_decoder": True}, "has is_decoder"),
         ({"position_embedding_type": "relative_key"}, "has 'relative_key' positions"),
-        ({"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}, "of 2 labels"),
+        (
+            {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}},
+            r"of 2 labels \('a', 'b'\); /v1/score",
+        ),
         ({"architectures": ["BertForSequenceClassification"]}, "of 2 labels"),
         (RERANKER | {"sentence_transformers": {"activation_fn": "evil.Code"}}, "scores through 'evil.Code'"),
-        ({"architectures": ["DistilBertModel"]}, "'DistilBertModel'; there are"),
+        ({"architectures": ["NomicBertModel"]}, "'NomicBertModel'; there are"),
         ({"auto_map": {"AutoModel": "x.Y"}}, "never runs"),
     ],
 )

@@ -148,3 +148,26 @@ def test_what_is_no_headway_is_told() -> None:
 def test_the_command_tells_that_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--url", "127.0.0.1:9", "--once"]) == 2
     assert "nobody answers at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_an_encoder_has_other_numbers() -> None:
+    def scrape(num: int, at_s: float) -> Any:
+        lines = [
+            "# TYPE headway_encoder_requests counter",
+            f'headway_encoder_requests_total{{model_name="e",task="score",outcome="success"}} {num}',
+            f'headway_encoder_requests_total{{model_name="e",task="rerank",outcome="error"}} {num}',
+            "# TYPE headway_requests_accepted counter",
+            f'headway_requests_accepted_total{{model_name="e"}} {num * 8}',
+            "# TYPE headway_encoder_request_seconds histogram",
+            f'headway_encoder_request_seconds_bucket{{model_name="e",outcome="success",le="1.0"}} {num}',
+            f'headway_encoder_request_seconds_bucket{{model_name="e",outcome="success",le="+Inf"}} {num}',
+            f'headway_encoder_request_seconds_count{{model_name="e",outcome="success"}} {num}',
+            'headway_encoder_request_seconds_sum{model_name="e",outcome="success"} 1.0',
+        ]
+        return parse_scrape("\n".join(lines) + "\n", at_s=at_s)
+
+    line = make_line(CARD | {"id": "e", "task": "score"}, Span(scrape(30, 4.0), scrape(10, 2.0)))
+    assert line == (
+        "model=e state=ready requests_a_second=20.0 texts_a_second=80.0 computed_tokens_a_second=0.0 waiting=0 "
+        "requests_ended=60 whole_request=0.5/0.95/0.99"
+    )

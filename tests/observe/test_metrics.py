@@ -19,6 +19,7 @@ STATS: ModelStats = {
             "preemptions_total": 3.0,
             "client_overshoot_tokens_total": 4.0,
             "wire_cpu_seconds_total": 0.25,
+            "padding_tokens_total": 7.0,
         },
         "cold": {},
     },
@@ -50,6 +51,7 @@ def test_the_engines_numbers_are_read_at_the_scrape() -> None:
     assert found["headway_num_preemptions_total", "m"] == 3
     assert found["headway_overshoot_tokens_total", "m"] == 4
     assert found["headway_wire_cpu_seconds_total", "m"] == 0.25
+    assert found["headway_padding_tokens_total", "m"] == 7
     assert found["headway_pool_leases",] == 2
     assert found["headway_worker_starts_total",] == 1
     told["models"] = {}
@@ -163,3 +165,18 @@ def test_the_token_histogram_tells_what_the_librarys_own_would() -> None:
     lines = [line for line in generate_latest(theirs).decode().splitlines() if "_created" not in line]
     assert generate_latest(ours).decode().splitlines() == lines
     assert len(lines) == 2 + 2 * 7
+
+
+def test_requests_to_encoders_are_counted_by_task_and_outcome() -> None:
+    metrics = Metrics(dict)
+    metrics.encoders.end("e", "rerank", "success", num_tokens=30, seconds=0.004)
+    metrics.encoders.end("e", "rerank", "success", num_tokens=12, seconds=0.25)
+    metrics.encoders.end("e", "embeddings", "error", num_tokens=0, seconds=2.0)
+    found = samples(metrics)
+    assert found["headway_encoder_requests_total", "e", "success", "rerank"] == 2
+    assert found["headway_encoder_requests_total", "e", "error", "embeddings"] == 1
+    assert found["headway_encoder_prompt_tokens_total", "e", "rerank"] == 42
+    assert ("headway_encoder_prompt_tokens_total", "e", "embeddings") not in found
+    assert found["headway_encoder_request_seconds_bucket", "0.005", "e", "success"] == 1
+    assert found["headway_encoder_request_seconds_count", "e", "success"] == 2
+    assert found["headway_encoder_request_seconds_sum", "e", "error"] == 2

@@ -29,9 +29,22 @@ ARCHITECTURES = {
     "bert-mlm": ("BertForMaskedLM", {"hidden_act": "gelu_new", "type_vocab_size": 3}),
     "roberta": ("RobertaModel", {"pad_token_id": 1, "type_vocab_size": 1}),
     "xlm-roberta": ("XLMRobertaModel", {"pad_token_id": 0, "type_vocab_size": 1}),
+    "distilbert": ("DistilBertModel", {}),
+    "distilbert-mlm": ("DistilBertForMaskedLM", {"activation": "relu"}),
     "bert-reranker": ("BertForSequenceClassification", {"num_labels": 1}),
     "roberta-reranker": ("RobertaForSequenceClassification", {"pad_token_id": 1, "num_labels": 1}),
     "xlm-roberta-reranker": ("XLMRobertaForSequenceClassification", {"pad_token_id": 1, "num_labels": 1}),
+    "distilbert-reranker": ("DistilBertForSequenceClassification", {"num_labels": 1}),
+}
+
+
+_DISTILBERT_NAMES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "dim",
+    "intermediate_size": "hidden_dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "max_position_embeddings": "max_position_embeddings",
 }
 
 
@@ -39,7 +52,8 @@ def make_model(name: str, **config: Any) -> torch.nn.Module:
     """transformers' model of ARCHITECTURES, in float32."""
     class_name, own = ARCHITECTURES[name]
     prefix = class_name.partition("Model")[0].partition("For")[0]
-    model_config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **own, **config})
+    sizes = {_DISTILBERT_NAMES[key]: size for key, size in SIZES.items()} if "distil" in name else SIZES
+    model_config = getattr(transformers, f"{prefix}Config")(**{**sizes, **own, **config})
     torch.manual_seed(0)
     model = getattr(transformers, class_name)(model_config).eval()
     with torch.no_grad():
@@ -143,6 +157,7 @@ def reference_score(
     model: torch.nn.Module, ids: Sequence[int], types: Sequence[int], *, has_sigmoid: bool = True
 ) -> float:
     """A cross-encoder's score of one pair by transformers, alone and unpadded."""
+    typed = {"token_type_ids": torch.tensor([list(types)])} if any(types) else {}
     with torch.inference_mode():
-        logits = model(torch.tensor([list(ids)]), token_type_ids=torch.tensor([list(types)])).logits
+        logits = model(torch.tensor([list(ids)]), **typed).logits
     return float((torch.sigmoid(logits) if has_sigmoid else logits)[0, 0])

@@ -39,7 +39,10 @@ class Door:
         self.library = make_tokenizer(is_roberta=is_roberta)
 
     async def post(self, path: str, **body: Any) -> httpx2.Response:
-        return await self._client.post(path, json={"model": "m", **body})
+        return await self._client.post(path, json={"model": "m"} | body)
+
+    async def metrics(self) -> str:
+        return (await self._client.get("/metrics")).text
 
     async def vectors(self, **body: Any) -> np.ndarray:
         response = await self.post("/v1/embeddings", **body)
@@ -245,3 +248,25 @@ async def test_a_model_with_a_head_makes_no_embeddings(reranker: Door) -> None:
     response = await reranker.post("/v1/embeddings", input="a")
     assert response.status_code == 400
     assert "scores pairs of texts and makes no embeddings" in response.json()["error"]["message"]
+
+
+async def test_requests_are_counted_by_task_and_outcome_and_names_that_are_none_are_not(tmp_path: Path) -> None:
+    async with serve(tmp_path, max_seq_length=16) as door:
+        await door.vectors(input=TEXTS)
+        await door.post("/v1/rerank", query=TEXTS[0], documents=TEXTS)
+        await door.post("/v1/score", text_1=TEXTS[0], text_2=["cat " * 30])
+        await door.post("/v1/embeddings", model="other", input="a")
+        shown = await door.metrics()
+    counted = {
+        line.split("{")[1].split("}")[0]: float(line.rsplit(" ", 1)[1])
+        for line in shown.splitlines()
+        if line.startswith(("headway_encoder_requests_total{", "headway_encoder_prompt_tokens_total{"))
+    }
+    num_tokens = sum(len(door.library.encode(text).ids) for text in TEXTS)
+    assert counted == {
+        'model_name="m",outcome="success",task="embeddings"': 1,
+        'model_name="m",outcome="success",task="rerank"': 1,
+        'model_name="m",outcome="error",task="score"': 1,
+        'model_name="m",task="embeddings"': num_tokens,
+        'model_name="m",task="rerank"': num_tokens + len(door.library.encode(TEXTS[0]).ids),
+    }

@@ -13,7 +13,7 @@ from typing import Literal
 
 from headway.checkpoint import gguf_models, gguf_text, huggingface, huggingface_text
 from headway.checkpoint.fields import Fields
-from headway.checkpoint.gguf import GgufFile
+from headway.checkpoint.gguf import GgufFile, read_architecture
 from headway.checkpoint.gguf_reader import MAGIC
 from headway.checkpoint.mapping import MappedFile
 from headway.checkpoint.safetensors import SafetensorsFile
@@ -59,7 +59,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def is_encoder(path: Path) -> bool:
     """Whether an encoder is in this file or folder, by its configuration alone. Raises as open_checkpoint."""
     if not path.is_dir():
-        return False
+        return path.is_file() and read_architecture(path) in gguf_models.GGUF_ENCODERS
     return huggingface.read_shape(Fields.of_json(path / "config.json")).encoder is not None
 
 

@@ -20,6 +20,17 @@ from headway.errors import CorruptCheckpoint, UnsupportedModel
 _MAX_ALIGNMENT = 1 << 20
 
 
+def read_architecture(path: Path) -> str:
+    """general.architecture, which stands first in a file; nothing behind it is read. Empty where there is none.
+
+    Raises as GgufPart.
+    """
+    reader = GgufReader(MappedFile(path))
+    _, num_entries = reader.header()
+    found = reader.find("general.architecture", num_entries)
+    return found if isinstance(found, str) else ""
+
+
 class GgufPart:
     """One open, checked file: a whole model, or a part of one.
 

@@ -9,6 +9,7 @@
 Source: docs/gguf.md of ggml.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
@@ -102,14 +103,15 @@ class GgufReader:
 
     def entries(self, count: int) -> dict[str, Value]:
         found: dict[str, Value] = {}
-        for number in range(count):
-            key = self._string(f"the key of metadata entry {number}")
-            if not key or len(key) > _MAX_NAME_BYTES:
-                self._corrupt(f"metadata entry {number} has a key of {len(key)} characters")
+        for key, value in self._entries(count):
             if key in found:
                 self._corrupt(f"the metadata key {key!r} is there twice")
-            found[key] = self._value(key)
+            found[key] = value
         return found
+
+    def find(self, wanted: str, count: int) -> Value | None:
+        """The first entry of this key; what stands behind it is not read."""
+        return next((value for key, value in self._entries(count) if key == wanted), None)
 
     def tensors(self, count: int, alignment: int) -> dict[str, GgufTensor]:
         found: dict[str, tuple[tuple[int, ...], GgmlType, int, int]] = {}
@@ -131,6 +133,13 @@ class GgufReader:
             name: GgufTensor(name, shape, kind, base + offset, num_bytes)
             for name, (shape, kind, offset, num_bytes) in found.items()
         }
+
+    def _entries(self, count: int) -> Iterator[tuple[str, Value]]:
+        for number in range(count):
+            key = self._string(f"the key of metadata entry {number}")
+            if not key or len(key) > _MAX_NAME_BYTES:
+                self._corrupt(f"metadata entry {number} has a key of {len(key)} characters")
+            yield key, self._value(key)
 
     def _tensor(self, name: str, alignment: int) -> tuple[tuple[int, ...], GgmlType, int, int]:
         num_dims = self._u32(f"the dimensions of {name!r}")

@@ -81,12 +81,15 @@ class EncoderShape:
     """
 
     num_token_types: int
+    """0: it knows none (DistilBERT)."""
     position_offset: int = 0
     """Rows of the table of positions before position 0 (RoBERTa)."""
     num_labels: int | None = None
     """Of a head that scores pairs of texts; None: it has none, and makes embeddings."""
     has_sigmoid: bool = False
     """The head's score goes through a sigmoid."""
+    head_activation: Literal["tanh", "relu"] = "tanh"
+    """Of the head's hidden layer."""
     pooling: Pooling = "cls"
     is_normalised: bool = False
     max_tokens: int | None = None

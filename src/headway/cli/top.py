@@ -24,6 +24,7 @@ _LATENCIES = (
     ("queue", "headway_request_queue_time_seconds"),
     ("whole request", "headway_e2e_request_latency_seconds"),
 )
+_ENCODER_LATENCIES = (("whole request", "headway_encoder_request_seconds"),)
 _SHARES = (0.5, 0.95, 0.99)
 
 
@@ -98,8 +99,8 @@ def make_line(model: dict[str, Any], span: "Span") -> str:
     """A model's numbers as `name=value` words: for logs, and for those who cut and grep."""
     name = model["id"]
     words = [f"model={name}", f"state={model['state']}"]
-    words += [f"{key}={text}" for key, text in _numbers(name, span)]
-    for title, histogram in _LATENCIES:
+    words += [f"{key}={text}" for key, text in _numbers(model, span)]
+    for title, histogram in _latencies(model):
         shown = "/".join(_seconds(span.percentile(histogram, share, name)) for share in _SHARES)
         words.append(f"{title.replace(' ', '_')}={shown}")
     return " ".join(words)
@@ -115,7 +116,7 @@ def make_screen(url: str, look: "Look", span: "Span") -> "Table":
     for model in look.models:
         screen.add_row()
         screen.add_row(f"[b]{model['id']}[/b]", _state(model))
-        screen.add_row(_numbers_table(model["id"], span), _latency_table(model["id"], span))
+        screen.add_row(_numbers_table(model, span), _latency_table(model, span))
     return screen
 
 
@@ -126,7 +127,7 @@ def _state(model: dict[str, Any]) -> str:
     return str(model["state"]) + phase
 
 
-def _numbers_table(model: str, span: "Span") -> "Table":
+def _numbers_table(model: dict[str, Any], span: "Span") -> "Table":
     from rich.table import Table
 
     table = Table.grid(padding=(0, 1))
@@ -135,17 +136,39 @@ def _numbers_table(model: str, span: "Span") -> "Table":
     return table
 
 
-def _latency_table(model: str, span: "Span") -> "Table":
+def _latency_table(model: dict[str, Any], span: "Span") -> "Table":
     from rich.table import Table
 
     table = Table("seconds", *(f"p{share * 100:g}" for share in _SHARES), box=None)
-    for title, histogram in _LATENCIES:
-        table.add_row(title, *(_seconds(span.percentile(histogram, share, model)) for share in _SHARES))
+    for title, histogram in _latencies(model):
+        table.add_row(title, *(_seconds(span.percentile(histogram, share, model["id"])) for share in _SHARES))
     return table
 
 
-def _numbers(model: str, span: "Span") -> list[tuple[str, str]]:
+def _is_encoder(model: dict[str, Any]) -> bool:
+    return model.get("task") in ("embed", "score")
+
+
+def _latencies(model: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return _ENCODER_LATENCIES if _is_encoder(model) else _LATENCIES
+
+
+def _numbers(model: dict[str, Any], span: "Span") -> list[tuple[str, str]]:
     """Titles and texts, in the order in which they are shown."""
+    return _encoder_numbers(model["id"], span) if _is_encoder(model) else _language_numbers(model["id"], span)
+
+
+def _encoder_numbers(model: str, span: "Span") -> list[tuple[str, str]]:
+    return [
+        ("requests_a_second", _rate(span.rate("headway_encoder_requests_total", model))),
+        ("texts_a_second", _rate(span.rate("headway_requests_accepted_total", model))),
+        ("computed_tokens_a_second", _rate(span.rate("headway_computed_tokens_total", model))),
+        ("waiting", f"{span.value('headway_num_requests_waiting', model):.0f}"),
+        ("requests_ended", f"{span.value('headway_encoder_requests_total', model):.0f}"),
+    ]
+
+
+def _language_numbers(model: str, span: "Span") -> list[tuple[str, str]]:
     return [
         ("output_tokens_a_second", _rate(_output_rate(model, span))),
         ("computed_tokens_a_second", _rate(span.rate("headway_computed_tokens_total", model))),

@@ -58,8 +58,13 @@ class Embedded:
     """A vector of each input, little-endian float32, in the order of the inputs."""
 
     vectors: Sequence[bytes]
-    num_tokens: int
-    """Of all inputs."""
+    token_counts: Sequence[int]
+    """Of each input."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all inputs."""
+        return sum(self.token_counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ was aborted or its vector is not finite. What a text gives does not depend on th
 
 import bisect
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,19 @@ import numpy as np
 
 import headway_wire as wire
 from headway.core.embedding import check_length
+from headway.engine.step_time import StepTime
 from headway.errors import HeadwayError, InvalidRequest, NonFiniteLogits
 from headway.executor.base import EncoderStep, EncodingExecutor, Float32
 
-_COUNTERS = ("requests_total", "requests_refused_total", "prompt_tokens_total", "steps_total", "aborts_total")
+_COUNTERS = (
+    "accepted_total",
+    "refused_total",
+    "prompt_tokens_total",
+    "computed_tokens_total",
+    "steps_total",
+    "aborts_total",
+)
+"""Named as the language models' engine names them, so that one table of metrics serves both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +56,16 @@ class EncoderEngine:
         """Terminal events that the next step tells."""
         self._numbers = itertools.count()
         self._counts = dict.fromkeys(_COUNTERS, 0)
+        self._step_time = StepTime(limits.max_tokens)
 
     def submit(self, message: wire.Submit) -> wire.Accepted | wire.Refused:
         """Queues a text."""
         try:
             self._check(message)
         except HeadwayError as error:
-            self._counts["requests_refused_total"] += 1
+            self._counts["refused_total"] += 1
             return wire.Refused(request_id=message.request_id, error=error.to_wire())
-        self._counts["requests_total"] += 1
+        self._counts["accepted_total"] += 1
         bisect.insort(self._queue, (message.priority, next(self._numbers), message))
         return wire.Accepted(request_id=message.request_id)
 
@@ -83,7 +94,7 @@ class EncoderEngine:
         events, self._ended = self._ended, []
         made: list[wire.Up] = []
         if texts:
-            vectors = self._executor.encode(make_step(texts))
+            vectors = self._encode(texts)
             is_finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
             for text, vector, is_good in zip(texts, vectors, is_finite, strict=True):
                 if is_good:
@@ -94,17 +105,25 @@ class EncoderEngine:
         num_tokens = sum(len(text.prompt_token_ids) for text in texts)
         self._counts["steps_total"] += 1
         self._counts["prompt_tokens_total"] += num_tokens
+        self._counts["computed_tokens_total"] += num_tokens
         return [wire.Step(events=events, num_tokens=num_tokens, num_waiting=len(self._queue)), *made]
 
     def stats(self) -> wire.Stats:
         """Gauges, and counters (`*_total`) since the start."""
         gauges = {"num_requests": len(self._queue), "num_running": 0, "num_waiting": len(self._queue)}
-        return wire.Stats(values={name: float(value) for name, value in (gauges | self._counts).items()})
+        numbers = gauges | self._counts | self._step_time.values()
+        return wire.Stats(values={name: float(value) for name, value in numbers.items()})
 
     def warm_up(self) -> Float32:
         """A step of one short text, so that the first request does not pay for what is made lazily; its vector."""
         token_ids = [0] * min(8, self.limits.max_model_len)
-        return self._executor.encode(make_step([wire.Submit(request_id="", prompt_token_ids=token_ids)])).copy()
+        return self._encode([wire.Submit(request_id="", prompt_token_ids=token_ids)]).copy()
+
+    def _encode(self, texts: Sequence[wire.Submit]) -> Float32:
+        step, started_at = make_step(texts), time.perf_counter()
+        vectors = self._executor.encode(step)
+        self._step_time.note(step.token_ids.size, time.perf_counter() - started_at)
+        return vectors
 
     def _take(self) -> list[wire.Submit]:
         num_tokens = num_texts = 0

@@ -1,4 +1,5 @@
-"""BERT, RoBERTa and XLM-RoBERTa as encoders: Devlin et al. 2019, Liu et al. 2019, Conneau et al. 2020."""
+"""BERT, RoBERTa, XLM-RoBERTa and DistilBERT as encoders: Devlin et al. 2019, Liu et al. 2019, Conneau et al. 2020,
+Sanh et al. 2019."""
 
 from headway.checkpoint.shape import EncoderShape
 from headway.errors import UnsupportedModel
@@ -31,6 +32,8 @@ def make_bert(builder: Builder) -> Program:
 
 def _embeddings(builder: Builder, encoder: EncoderShape) -> str:
     words = parts.learned_positions(builder, parts.embedding(builder), offset=encoder.position_offset)
+    if not encoder.num_token_types:
+        return parts.norm(builder, "embed_norm", words, LAYER)
     table = builder.weight("token_types.weight", encoder.num_token_types, builder.shape.hidden_size)
     types = builder.add(Embed(out="token_types", table=table, index="token_type"))
     return parts.norm(builder, "embed_norm", builder.add(Add(out="embedded", left=words, right=types)), LAYER)
@@ -42,7 +45,7 @@ def _head(builder: Builder, hidden: str, encoder: EncoderShape) -> None:
     first = builder.add(Pool(out="pooled", input=hidden, kind="cls"))
     pooler = builder.weight("pooler.weight", size, size)
     dense = builder.add(Linear(out="pooler", input=first, weight=pooler, bias=builder.weight("pooler.bias", size)))
-    active = builder.add(Activation(out="pooler.active", input=dense, kind="tanh"))
+    active = builder.add(Activation(out="pooler.active", input=dense, kind=encoder.head_activation))
     weight, bias = builder.weight("classifier.weight", num_labels, size), builder.weight("classifier.bias", num_labels)
     score = builder.add(Linear(out="score", input=active, weight=weight, bias=bias))
     if encoder.has_sigmoid:

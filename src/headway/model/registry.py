@@ -31,6 +31,8 @@ ARCHITECTURES: dict[str, Callable[[Builder], Program]] = {
     "bert_reranker": make_bert,
     "deepseek_v2": make_deepseek_v2,
     "deepseek_v3": make_deepseek_v3,
+    "distilbert": make_bert,
+    "distilbert_reranker": make_bert,
     "gemma2": make_gemma2,
     "gemma3": make_gemma3,
     "gpt2": make_gpt2,

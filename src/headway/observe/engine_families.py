@@ -32,6 +32,10 @@ ENGINE_COUNTERS: Mapping[str, tuple[str, str]] = {
     "prefix_cache_queries_total": ("headway_prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
     "prefix_cache_hits_total": ("headway_prefix_cache_hits", "Prompt tokens found in the prefix cache."),
     "computed_tokens_total": ("headway_computed_tokens", "Tokens that went through the model."),
+    "padding_tokens_total": (
+        "headway_padding_tokens",
+        "Tokens computed for rows of a static batch whose sequences had ended.",
+    ),
     "steps_total": ("headway_engine_steps", "Steps of the engine."),
     "client_overshoot_tokens_total": ("headway_overshoot_tokens", "Tokens computed after the end of their choice."),
     "wire_cpu_seconds_total": ("headway_wire_cpu_seconds", "Processor time of engine threads in sending events."),

@@ -13,8 +13,8 @@ async def embed(residents: Residents, model: ServedModel, request: EmbedRequest)
     text = (await residents.text(model)).text
     encoder = embedder_of(text)
     encoder.check_dimensions(request.dimensions)
-    vectors, num_tokens = await _run(residents, model, text, request, embed_inputs(request))
-    return Embedded(cut_vectors(vectors, encoder, request.dimensions), num_tokens)
+    vectors, counts = await _run(residents, model, text, request, embed_inputs(request))
+    return Embedded(cut_vectors(vectors, encoder, request.dimensions), counts)
 
 
 async def score(residents: Residents, model: ServedModel, request: ScoreRequest) -> Scored:
@@ -24,8 +24,8 @@ async def score(residents: Residents, model: ServedModel, request: ScoreRequest)
     text = (await residents.text(model)).text
     encoder = scorer_of(text)
     check_pairs(request)
-    vectors, num_tokens = await _run(residents, model, text, request, score_inputs(encoder, request))
-    return Scored(scores_of(encoder, request, vectors), num_tokens)
+    vectors, counts = await _run(residents, model, text, request, score_inputs(encoder, request))
+    return Scored(scores_of(encoder, request, vectors), sum(counts))
 
 
 async def _run(
@@ -34,8 +34,8 @@ async def _run(
     text: ModelText,
     request: EmbedRequest | ScoreRequest,
     inputs: EncoderInputs,
-) -> tuple[list[bytes], int]:
-    """What the worker gave for each input, and the tokens of all."""
+) -> tuple[list[bytes], list[int]]:
+    """What the worker gave for each input, and the tokens of each."""
     while True:
         lease = await residents.lease(model)
         try:
@@ -47,6 +47,6 @@ async def _run(
             raise
         if not lease.client.ended.done():
             call = lease.client.embed(request.request_id, prepared, lease.release, priority=request.priority)
-            return await call, sum(len(each.token_ids) for each in prepared)
+            return await call, [len(each.token_ids) for each in prepared]
         # It died while the texts were tokenised: nothing was asked of it, so the next one may be asked.
         lease.release(False)

@@ -115,6 +115,7 @@ def make_encoder_text(shape: "ModelShape") -> EncoderText | None:
     return EncoderText(
         reads_pairs=encoder.num_labels is not None,
         width=shape.hidden_size,
+        num_token_types=encoder.num_token_types,
         is_normalised=encoder.is_normalised,
         dimensions=encoder.dimensions,
         any_dimension=encoder.any_dimension,

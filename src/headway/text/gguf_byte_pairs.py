@@ -23,6 +23,7 @@ def read_byte_pairs(tokens: GgufTokens) -> Vocabulary:
     found = tokens.found
     rules = pre_tokenizer(found.pre)
     engine = _make_byte_level(tokens, rules)
+    prefix, suffix = tokens.prefix(adds_bos=rules.adds_bos) if rules.has_bos else (), tokens.suffix()
     return Vocabulary(
         merger=engine,
         later_merger=engine,
@@ -33,8 +34,9 @@ def read_byte_pairs(tokens: GgufTokens) -> Vocabulary:
         control=tokens.control,
         special_ids=tokens.special_ids,
         bos_token_id=found.bos_token_id if rules.has_bos else None,
-        prefix=tokens.prefix(adds_bos=rules.adds_bos) if rules.has_bos else (),
-        suffix=tokens.suffix(),
+        prefix=prefix,
+        suffix=suffix,
+        pair=tokens.pair(prefix, suffix),
     )
 
 

@@ -66,12 +66,14 @@ def _vocabulary(
     adds_eos: bool = False,
 ) -> Vocabulary:
     normalise = _normaliser(tokens, adds_space=adds_space)
+    prefix, suffix = tokens.prefix(adds_bos=adds_bos), tokens.suffix(adds_eos=adds_eos)
     return tokens.vocabulary(
         PieceMerger(tokens.user_defined, lambda text: merge(normalise(text))),
         can_cut=False,
         control={text: _with_space(text, token, tokens) for text, token in tokens.control.items()},
-        prefix=tokens.prefix(adds_bos=adds_bos),
-        suffix=tokens.suffix(adds_eos=adds_eos),
+        prefix=prefix,
+        suffix=suffix,
+        pair=tokens.pair(prefix, suffix),
         strips_leading_space=adds_space,
         byte_ids=tokens.byte_ids,
     )

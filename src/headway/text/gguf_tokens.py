@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from headway.errors import CorruptCheckpoint
 from headway.text.source import GgufVocabulary
-from headway.text.vocabulary import ControlToken, Merger, Vocabulary
+from headway.text.vocabulary import ControlToken, Merger, PairFrame, Vocabulary
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -66,6 +66,13 @@ class GgufTokens:
         is_wanted = adds_eos if self.found.add_eos_token is None else self.found.add_eos_token
         return (eos_token_id,) if is_wanted and eos_token_id is not None else ()
 
+    def pair(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> PairFrame | None:
+        """RoBERTa's: `<s> first </s></s> second </s>`; None where the file has no separator or nothing around texts."""
+        separator = self.found.separator_token_id
+        if separator is None or not prefix or not suffix:
+            return None
+        return PairFrame(prefix, (*suffix, separator), suffix, second_type=0)
+
     def vocabulary(
         self,
         merger: Merger,
@@ -73,6 +80,7 @@ class GgufTokens:
         can_cut: bool,
         prefix: tuple[int, ...],
         suffix: tuple[int, ...],
+        pair: PairFrame | None = None,
         control: Mapping[str, ControlToken] | None = None,
         strips_leading_space: bool = False,
         byte_ids: Mapping[int, int] | None = None,
@@ -90,6 +98,7 @@ class GgufTokens:
             bos_token_id=self.found.bos_token_id,
             prefix=prefix,
             suffix=suffix,
+            pair=pair,
             strips_leading_space=strips_leading_space,
             byte_ids=byte_ids or {},
         )

@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from headway.errors import CorruptCheckpoint
 from headway.text.gguf_tokens import GgufTokens
 from headway.text.piece_merger import SPACE
-from headway.text.vocabulary import Vocabulary
+from headway.text.vocabulary import PairFrame, Vocabulary
 
 _MAX_WORD = 100
 """Characters of a word; a longer one is unknown, as for the models' own tokenizers."""
@@ -22,11 +22,14 @@ def read_word_pieces(tokens: GgufTokens) -> Vocabulary:
     if found.unknown_token_id is None:
         raise CorruptCheckpoint("a WordPiece vocabulary has no unknown_token_id")
     bos_token_id, separator_token_id = found.bos_token_id, found.separator_token_id
+    prefix = () if bos_token_id is None else (bos_token_id,)
+    suffix = () if separator_token_id is None else (separator_token_id,)
     return tokens.vocabulary(
         _make_engine(tokens, found.unknown_token_id),
         can_cut=True,
-        prefix=() if bos_token_id is None else (bos_token_id,),
-        suffix=() if separator_token_id is None else (separator_token_id,),
+        prefix=prefix,
+        suffix=suffix,
+        pair=PairFrame(prefix, suffix, suffix, second_type=1) if prefix and suffix else None,
         strips_leading_space=True,
     )
 

@@ -77,7 +77,7 @@ _FAMILIES: tuple[tuple[str, PreTokenizer], ...] = (
     ("minicpm5", PreTokenizer((r"\p{N}{1,3}", _gpt4(r"\p{N}+")), ignores_merges=True)),
     (
         "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de gigachat a.x-4.0 mellum modern-bert mpt olmo jais trillion "
-        "granite-docling exaone4",
+        "granite-docling exaone4 roberta-bpe",
         PreTokenizer((_GPT2,)),
     ),
     (

@@ -100,6 +100,11 @@ def _no_prompt(prompt: object) -> InvalidRequest:
     )
 
 
+def as_texts(texts: str | Sequence[str]) -> list[str]:
+    """One text as a list of one."""
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
 def as_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
     """One conversation as a list of one."""
     if messages and isinstance(messages[0], Mapping):

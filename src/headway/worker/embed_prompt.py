@@ -100,7 +100,8 @@ def _prepare_pair(text: ModelText, pair: TextPair, limit: int | None, param: str
     if room is not None:
         first, second = _cut_pair(first, second, room)
     start = (*frame.prefix, *first, *frame.middle)
-    return PreparedText((*start, *second, *frame.suffix), len(start) if frame.second_type else None)
+    has_types = frame.second_type and (text.encoder is None or text.encoder.num_token_types > 1)
+    return PreparedText((*start, *second, *frame.suffix), len(start) if has_types else None)
 
 
 def _cut_pair(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:

@@ -22,6 +22,8 @@ class EncoderText:
     """It scores pairs of texts (cross-encoder), else it makes vectors."""
     width: int
     """Of a vector."""
+    num_token_types: int = 2
+    """0 or 1: both texts of a pair look alike but for what stands between them."""
     is_normalised: bool = False
     dimensions: tuple[int, ...] = ()
     """Lengths that a vector may be cut to."""

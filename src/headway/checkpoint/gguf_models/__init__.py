@@ -4,6 +4,6 @@ keys.py and rope.py read what architectures say alike, tensors.py maps names; fa
 architecture of llama.cpp has of its own.
 """
 
-from headway.checkpoint.gguf_models.families import GGUF_ARCHITECTURES, canonical_views, read_shape
+from headway.checkpoint.gguf_models.families import GGUF_ARCHITECTURES, GGUF_ENCODERS, canonical_views, read_shape
 
-__all__ = ["GGUF_ARCHITECTURES", "canonical_views", "read_shape"]
+__all__ = ["GGUF_ARCHITECTURES", "GGUF_ENCODERS", "canonical_views", "read_shape"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headway.checkpoint.fields import Fields
 from headway.checkpoint.gguf import GgufFile
-from headway.checkpoint.gguf_models import deepseek, experts, gemma, gpt, llama, olmo, phi
+from headway.checkpoint.gguf_models import bert, deepseek, experts, gemma, gpt, llama, olmo, phi
 from headway.checkpoint.gguf_models.keys import Keys
 from headway.checkpoint.gguf_models.tensors import GgufNames, views_by_name
 from headway.checkpoint.shape import ModelShape
@@ -36,8 +36,10 @@ _FAMILIES: Mapping[str, GgufFamily] = {
     "qwen2moe": GgufFamily(experts.read_qwen2_moe, experts.IN_HALVES),
     "qwen3moe": GgufFamily(experts.read_qwen3_moe, experts.IN_HALVES),
     "deepseek2": GgufFamily(deepseek.read_deepseek2, deepseek.NAMES),
+    "bert": GgufFamily(bert.read_bert, bert.NAMES),
 }
 GGUF_ARCHITECTURES = tuple(_FAMILIES)
+GGUF_ENCODERS = frozenset({"bert"})
 
 
 def read_shape(file: GgufFile) -> ModelShape:
@@ -80,5 +82,5 @@ def _check_features(keys: Keys) -> None:
         experts.EXPERT_SPLITS
     ):
         raise UnsupportedModel(f"{keys.where} is a mixture of experts in the architecture {keys.architecture!r}")
-    if not keys.fields.boolean(keys.name("attention.causal"), True):
+    if keys.architecture not in GGUF_ENCODERS and not keys.fields.boolean(keys.name("attention.causal"), True):
         raise UnsupportedModel(f"{keys.where} has bidirectional attention, which is not supported yet")

@@ -16,13 +16,13 @@ from headway.checkpoint.shape import ModelShape
 from headway.checkpoint.weights import WeightView
 from headway.errors import CorruptCheckpoint
 
-_OUTSIDE = {
+OUTSIDE: Mapping[str, str] = {
     "token_embd": "embed",
     "position_embd": "positions",
     "output_norm": "final_norm",
     "output": "lm_head",
 }
-_PARTS = {
+PARTS: Mapping[str, str] = {
     "attn_norm": "attn_norm",
     "attn_q": "attn.q",
     "attn_k": "attn.k",
@@ -50,7 +50,7 @@ _PARTS = {
     "attn_v_b": "attn.v_up",
 }
 _LAYER = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
-_NAME = re.compile(r"(\w+)\.(weight|bias)")
+_NAME = re.compile(r"(\w+(?:\.output)?)\.(weight|bias)")
 _DERIVED = re.compile(r"rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.attn_rot_embd(\.weight)?")
 """Not weights: they follow from the metadata, or are read with it."""
 
@@ -63,6 +63,10 @@ class GgufNames:
     """The rows of q and k stand in neighbouring pairs."""
     splits: Mapping[str, Split] = field(default_factory=lambda: {"attn_qkv": stacked_qkv})
     """Tensors of a layer that hold several."""
+    outside: Mapping[str, str] = field(default_factory=lambda: OUTSIDE)
+    """Names outside of the layers: canonical ones."""
+    parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
+    """Names in a layer: canonical ones."""
     norm_shift: float = 0.0
     """Added to norms' weights as they are read (the converter writes Gemma's as 1 + w)."""
 
@@ -105,11 +109,11 @@ def _views_of(
                     shift=names.norm_shift if part.endswith("norm") else 0.0,
                 ),
             )
-        if part in _PARTS or part in names.splits:
+        if part in names.parts or part in names.splits:
             return
-    elif (match := _NAME.fullmatch(name)) and match[1] in _OUTSIDE:
+    elif (match := _NAME.fullmatch(name)) and match[1] in names.outside:
         shift = names.norm_shift if match[1].endswith("norm") else 0.0
-        yield f"{_OUTSIDE[match[1]]}.{match[2]}", WeightView(file, name, tensor.shape, shift=shift)
+        yield f"{names.outside[match[1]]}.{match[2]}", WeightView(file, name, tensor.shape, shift=shift)
         return
     yield name, WeightView(file, name, tensor.shape)
 
@@ -126,11 +130,11 @@ def _pieces(file: GgufFile, tensor: GgufTensor, shape: ModelShape, names: GgufNa
                 f"{file.file.path}: {tensor.name!r} has {num_rows} rows, {held} together have {height}"
             )
         return pieces
-    if part not in _PARTS:
+    if part not in names.parts:
         return ()
     # One row, which files may hold as a vector.
     view_shape = (1, num_rows) if part == "ffn_gate_inp_shexp" and len(tensor.shape) == 1 else None
-    return (Piece(_PARTS[part], Rows(0, num_rows), view_shape),)
+    return (Piece(names.parts[part], Rows(0, num_rows), view_shape),)
 
 
 def _interleaved_heads(file: GgufFile, shape: ModelShape, names: GgufNames, name: str, piece: Piece) -> int | None:

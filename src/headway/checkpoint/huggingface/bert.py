@@ -1,6 +1,6 @@
 """BERT, RoBERTa and XLM-RoBERTa: encoders for embeddings, and with a head of one label for scores of pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headway.checkpoint.fields import Fields
 from headway.checkpoint.huggingface.keys import num_layers, read_activation, read_dtype, refuse, share_of_heads
@@ -46,6 +46,10 @@ RERANKER_NAMES = _names("bert", {"bert.pooler.dense": "pooler", "classifier": "c
 ROBERTA_RERANKER_NAMES = _names(
     "roberta", {"classifier.dense": "pooler", "classifier.out_proj": "classifier"}, r"roberta\.pooler\..*"
 )
+MAX_SHOWN_LABELS = 10
+ONE_LABEL = (
+    "/v1/score and /v1/rerank need one score of a pair, as a cross-encoder with 1 label gives it: serve such a one"
+)
 _ACTIVATIONS_OF_SCORES = {
     "torch.nn.modules.activation.Sigmoid": True,
     "torch.nn.modules.linear.Identity": False,
@@ -59,11 +63,23 @@ def read_encoder(config: Fields) -> ModelShape:
 
 def read_reranker(config: Fields) -> ModelShape:
     """BertForSequenceClassification and its kin, of one label."""
+    check_one_label(config)
+    return _read(config, reads_pairs=True)
+
+
+def check_one_label(config: Fields) -> None:
+    """Raises UnsupportedModel, with the labels, for a classifier of several: it gives a pair no one score."""
     labels = config.mapping("id2label")
     num_labels = len(labels) if labels else config.integer("num_labels", 2)
     if num_labels != 1:
-        refuse(config, f"is a classifier of {num_labels} labels; those that score pairs of texts have 1")
-    return _read(config, reads_pairs=True)
+        refuse(config, f"is a classifier of {num_labels} labels{name_labels(labels.values())}; {ONE_LABEL}")
+
+
+def name_labels(labels: Iterable[object]) -> str:
+    """The first of them, for an error."""
+    shown = [repr(str(label)[:50]) for label in labels]
+    more = ", ..." if len(shown) > MAX_SHOWN_LABELS else ""
+    return f" ({', '.join(shown[:MAX_SHOWN_LABELS])}{more})" if shown else ""
 
 
 def _read(config: Fields, *, reads_pairs: bool) -> ModelShape:
@@ -97,15 +113,15 @@ def _read(config: Fields, *, reads_pairs: bool) -> ModelShape:
             num_token_types=config.integer("type_vocab_size", 1 if is_roberta else 2),
             position_offset=offset,
             num_labels=1 if reads_pairs else None,
-            has_sigmoid=reads_pairs and _has_sigmoid(config),
-            dimensions=_dimensions(config, hidden_size),
-            any_dimension="matryoshka_dimensions" not in config.values and config.boolean("is_matryoshka", False),
+            has_sigmoid=reads_pairs and has_sigmoid(config),
+            dimensions=read_dimensions(config, hidden_size),
+            any_dimension=read_matryoshka(config),
         ),
         dtype=read_dtype(config),
     )
 
 
-def _has_sigmoid(config: Fields) -> bool:
+def has_sigmoid(config: Fields) -> bool:
     """Whether a score is between 0 and 1: what sentence-transformers' CrossEncoder makes of it, and wrote there."""
     own = Fields(config.mapping("sentence_transformers"), f"{config.where}: sentence_transformers")
     older = config.string("sbert_ce_default_activation_function", "torch.nn.modules.activation.Sigmoid")
@@ -115,7 +131,12 @@ def _has_sigmoid(config: Fields) -> bool:
     return _ACTIVATIONS_OF_SCORES[name]
 
 
-def _dimensions(config: Fields, hidden_size: int) -> tuple[int, ...]:
+def read_matryoshka(config: Fields) -> bool:
+    """Whether a vector may be cut to any length."""
+    return "matryoshka_dimensions" not in config.values and config.boolean("is_matryoshka", False)
+
+
+def read_dimensions(config: Fields, hidden_size: int) -> tuple[int, ...]:
     """matryoshka_dimensions: lengths that a vector may be cut to."""
     given = config.values.get("matryoshka_dimensions") or []
     if not isinstance(given, list) or any(type(size) is not int or not 0 < size <= hidden_size for size in given):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.checkpoint.fields import Fields
-from headway.checkpoint.huggingface import bert, deepseek, experts, gemma, gpt, llama, olmo, phi
+from headway.checkpoint.huggingface import bert, deepseek, distilbert, experts, gemma, gpt, llama, olmo, phi
 from headway.checkpoint.huggingface.keys import refuse
 from headway.checkpoint.huggingface.quantised import refuse_quantised
 from headway.checkpoint.huggingface.tensors import TensorNames, views_by_name
@@ -52,6 +52,11 @@ _FAMILIES: Mapping[str, Family] = {
     "XLMRobertaModel": Family("roberta", "xlm-roberta", bert.read_encoder, bert.ROBERTA_NAMES),
     "XLMRobertaForSequenceClassification": Family(
         "roberta_reranker", "xlm-roberta", bert.read_reranker, bert.ROBERTA_RERANKER_NAMES
+    ),
+    "DistilBertModel": Family("distilbert", "distilbert", distilbert.read_encoder, distilbert.NAMES),
+    "DistilBertForMaskedLM": Family("distilbert", "distilbert", distilbert.read_encoder, distilbert.NAMES),
+    "DistilBertForSequenceClassification": Family(
+        "distilbert_reranker", "distilbert", distilbert.read_reranker, distilbert.NAMES
     ),
     "MixtralForCausalLM": Family("mixtral", "mixtral", experts.read_mixtral, experts.MIXTRAL_NAMES),
     "Qwen2MoeForCausalLM": Family("qwen2_moe", "qwen2_moe", experts.read_qwen2_moe, experts.QWEN_NAMES),

@@ -65,6 +65,7 @@ def _describe(card: ModelCard) -> dict[str, Any]:
     return {
         "id": card.id,
         "state": card.state,
+        "task": card.info.get("task", "generate") if card.info else None,
         "max_model_len": card.max_model_len,
         "root": card.root,
         "phases": [{"phase": phase, "seconds": seconds} for phase, seconds in card.phases],

@@ -1,0 +1,45 @@
+"""Families of requests to encoders: embeddings, rerank, score. Written by the server as each request ends."""
+
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from headway.observe.engine_families import PREFIX
+
+EncoderTask = Literal["embeddings", "rerank", "score"]
+Outcome = Literal["success", "error", "abort"]
+"""abort: its client left."""
+
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 240, 960)
+
+
+class EncoderMetrics:
+    """What the routes of encoders count."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            PREFIX + "encoder_requests",
+            "Requests to encoders that ended, by how: success, error, abort.",
+            ("model_name", "task", "outcome"),
+            registry=registry,
+        )
+        self.prompt_tokens = Counter(
+            PREFIX + "encoder_prompt_tokens",
+            "Tokens of the texts of successful requests to encoders.",
+            ("model_name", "task"),
+            registry=registry,
+        )
+        self.latency = Histogram(
+            PREFIX + "encoder_request_seconds",
+            "Of a request to an encoder: arrival to answer.",
+            ("model_name", "outcome"),
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+
+    def end(self, model: str, task: EncoderTask, outcome: Outcome, *, num_tokens: int, seconds: float) -> None:
+        """A request is over; `model` must be the name of one that is served."""
+        self.requests.labels(model, task, outcome).inc()
+        self.latency.labels(model, outcome).observe(seconds)
+        if num_tokens:
+            self.prompt_tokens.labels(model, task).inc(num_tokens)

@@ -1,0 +1,44 @@
+"""A request to an encoder: worked on only as long as its client is there, and counted however it ends."""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from headway.core.embedding import Embedded, Scored
+from headway.errors import ModelNotFound
+from headway.observe.encoder_metrics import EncoderTask, Outcome
+from headway.server.disconnect import ClientGone, run_watched
+from headway.server.state import state_of
+
+Made = TypeVar("Made", Embedded, Scored)
+
+
+async def run_metered(
+    request: Request, task: EncoderTask, model: str, arrived_s: float, work: Coroutine[Any, Any, Made]
+) -> Made:
+    """What `work` returns or raises, as run_watched() has it. A model that is not there is not counted: its name is
+    the caller's.
+
+    Args:
+        arrived_s: seconds of the state's clock.
+    """
+    state = state_of(request)
+    num_tokens = 0
+    outcome: Outcome | None = "abort"
+    try:
+        made = await run_watched(request.receive, work, request.scope)
+        outcome, num_tokens = "success", made.num_tokens
+        return made
+    except ModelNotFound:
+        outcome = None
+        raise
+    except ClientGone:
+        raise
+    except Exception:
+        outcome = "error"
+        raise
+    finally:
+        if outcome is not None:
+            seconds = state.clock.now() - arrived_s
+            state.metrics.encoders.end(model, task, outcome, num_tokens=num_tokens, seconds=seconds)

@@ -458,6 +458,24 @@ class TestDeath:
         assert "".join(delta.text for delta in await rest(stream)) == "b"
         assert service.stats()["pool"]["pool"]["worker_failures_total"] == 0
 
+    async def test_a_step_that_is_known_to_take_long_is_waited_for_and_one_that_hangs_is_not(self, make: Any) -> None:
+        clock = FakeClock()
+        slow, hang = say("ab", gates={1: "step"}), say("ab", hang_at=1)
+        script = Script(step_token_s=3.0, replies={"slow": slow, "hang": hang})
+        service = await make(script, is_in_process=False, pool=PoolConfig(stall_timeout_s=60.0), clock=clock)
+        stream = await service.generate(request("slow"))
+        await anext(stream)
+        clock.advance(100.0)
+        service.open_gate("step")
+        assert "".join(delta.text for delta in await rest(stream)) == "b"
+        assert service.stats()["pool"]["pool"]["worker_failures_total"] == 0
+        stream = await service.generate(request("hang"))
+        await anext(stream)
+        clock.advance(1000.0)
+        with pytest.raises(WorkerStalled, match="made no progress for [0-9]+ s"):
+            await rest(stream)
+        assert await ask(service) == "Hello!"
+
     async def test_a_time_out_of_the_load_kills_the_child(self, make: Any, tmp_path: Path) -> None:
         clock = FakeClock()
         pool = PoolConfig(load_timeout_s=20.0, restart_delays_s=(5.0,))

@@ -345,6 +345,33 @@ class TestWorkerGone:
         with pytest.raises(WorkerStalled, match="120 s"):
             await read_all(stream)
 
+    async def test_a_step_that_is_known_to_take_long_is_no_stall_and_one_that_never_ends_is(
+        self, bench: ClientBench
+    ) -> None:
+        bench.say(wire.Stats(values={"step_token_s": 2.0, "step_max_tokens": 2048.0}))
+        stream = await bench.open(prompt="x" * 40)
+        bench.clock.advance(799.0)  # 40 tokens of 2 s take 80 s, of which ten times is waited
+        assert bench.channel.kills == []
+        bench.tell()
+        bench.clock.advance(799.0)
+        assert bench.channel.kills == []
+        bench.clock.advance(1.0)
+        assert bench.channel.kills == ["made no progress for 800 s and was killed"]
+        bench.die(bench.channel.kills[0])
+        with pytest.raises(WorkerStalled, match="800 s"):
+            await read_all(stream)
+
+    async def test_no_step_is_larger_than_the_workers_limit_and_short_ones_have_the_time_out(
+        self, bench: ClientBench
+    ) -> None:
+        bench.say(wire.Stats(values={"step_token_s": 2.0, "step_max_tokens": 7.0}))
+        await bench.open(prompt="x" * 40)
+        bench.clock.advance(139.9)
+        assert bench.channel.kills == []
+        bench.say(wire.Stats(values={"step_token_s": 0.001, "step_max_tokens": 7.0}))
+        bench.clock.advance(140.0)
+        assert bench.channel.kills == ["made no progress for 120 s and was killed"]
+
     async def test_requests_that_keep_coming_do_not_hide_a_stall(self, bench: ClientBench) -> None:
         for number in range(5):
             asyncio.create_task(

@@ -54,6 +54,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 4096
     max_num_seqs: int = 64
     phases: tuple[str, ...] = ("read", "build", "warm")
+    step_token_s: float = 0.0
+    """What the worker says that a token takes in a step."""
     load_error: wire.Error | None = None
     load_raises: str | None = None
     """The load fails with an exception that is no HeadwayError."""

@@ -124,6 +124,8 @@ class ScriptedPredictor:
                 "num_running": float(len(self._running())),
                 "num_waiting": float(self._num_waiting()),
                 "computed_output_tokens_total": float(self.num_computed),
+                "step_token_s": self.script.step_token_s,
+                "step_max_tokens": float(self.script.max_model_len),
             }
         )
 

@@ -29,6 +29,7 @@ from headway.worker.prompt import PreparedRequest, complete_sampling, fit_prompt
 from headway.worker.recording import Recording
 from headway.worker.room import Room
 from headway.worker.stream import RequestStream, StreamLimits
+from headway.worker.watch import stall_limit_s
 
 logger = logging.getLogger(__name__)
 
@@ -398,19 +399,24 @@ class WorkerClient:
                 return True
         return False
 
+    def _stall_limit_s(self) -> float:
+        streams = [entry.stream for entry in self._open.values()]
+        usages = (stream.usage for stream in streams for _ in range(stream.num_unsettled))
+        return stall_limit_s(self._stall_timeout_s, self._worker_stats, usages)
+
     def _start_stall_timer(self, since: float) -> None:
-        due = since + self._stall_timeout_s
+        due = since + self._stall_limit_s()
         self._stall_timer = self._clock.call_at(due, lambda: self._check_stall(due))
 
     def _check_stall(self, due: float) -> None:
-        now = self._clock.now()
+        now, limit_s = self._clock.now(), self._stall_limit_s()
         if not self._has_active() or now - due > _LATE_TIMER_S:
             self._start_stall_timer(now)
-        elif now - self._progress_at < self._stall_timeout_s:
+        elif now - self._progress_at < limit_s:
             self._start_stall_timer(self._progress_at)
         elif self._channel is not None:
             self._is_stalled = True
-            self._channel.kill(f"made no progress for {self._stall_timeout_s:g} s and was killed")
+            self._channel.kill(f"made no progress for {limit_s:g} s and was killed")
 
     def _make_end_error(self, end: WorkerEnd) -> HeadwayError:
         if not self._is_closing:

@@ -76,7 +76,7 @@ class EmbedStream:
     def __init__(self, batch: EmbedBatch, index: int, wire_id: str) -> None:
         self.wire_id = wire_id
         self.num_unsettled = 1
-        self.usage = Usage(0, 0, 0)
+        self.usage = Usage(0, 0)
         self._batch = batch
         self._index = index
         batch.enter(self)
@@ -88,6 +88,7 @@ class EmbedStream:
 
     def submit(self, text: PreparedText, priority: int) -> wire.Submit:
         """What the worker is sent."""
+        self.usage = Usage(len(text.token_ids), 0)
         return wire.Submit(
             request_id=self.wire_id,
             prompt_token_ids=list(text.token_ids),

@@ -25,8 +25,10 @@ from headway.core.sequence import Sequence, SequenceStatus
 from headway.core.step import StepPlan
 from headway.errors import InvalidConfig, InvariantBroken
 from headway.scheduler.batching import Batching, Continuous
+from headway.scheduler.budget import StepBudget
 from headway.scheduler.ledger import Ledger
 from headway.scheduler.pace import Pace
+from headway.scheduler.padding import Padding
 from headway.scheduler.policy import FirstCome, Policy, choose_victim
 from headway.scheduler.queue import Queue
 
@@ -53,34 +55,6 @@ class SchedulerLimits:
             )
 
 
-@dataclass(slots=True)
-class _Budget:
-    """Tokens left in a step for those that catch up, and rows of logits: one a sequence, or one a token of a prompt
-    whose log-probabilities are to be told. Such a prompt is always computed in chunks, and leaves rows to others."""
-
-    num_left: int
-    num_rows_left: int
-    is_chunked: bool
-    is_untouched: bool = True
-
-    def grant(self, sequence: Sequence) -> int:
-        """How many of its missing tokens a sequence may compute now."""
-        num_missing = sequence.num_missing_tokens
-        if self.num_rows_left < 1:
-            return 0
-        if not sequence.is_scored:
-            return min(num_missing, self.num_left, -(-self.num_rows_left // 2))
-        if self.is_chunked:
-            return min(num_missing, self.num_left)
-        return num_missing if num_missing <= self.num_left or self.is_untouched else 0
-
-    def spend(self, sequence: Sequence, num_tokens: int) -> None:
-        """Takes what was granted."""
-        self.num_left = max(0, self.num_left - num_tokens)
-        self.num_rows_left -= 1 if sequence.is_scored else num_tokens
-        self.is_untouched = False
-
-
 class Scheduler:
     """Owns the queues and the rows. Not thread-safe; the engine's loop is its only caller."""
 
@@ -103,8 +77,7 @@ class Scheduler:
         self.running = Queue()
         self.num_preemptions = 0
         self._kv_cache = kv_cache
-        # Ended, but computed on until their batch ends; they keep their rows and blocks.
-        self._padding: list[Sequence] = []
+        self._padding = Padding()
         self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
 
     def add(self, sequence: Sequence) -> None:
@@ -139,7 +112,7 @@ class Scheduler:
         if self.waiting.items and has_blocks and not plan.preempted:
             self._plan_starting(plan, budget)
         if self._padding:
-            self._plan_padding(plan)
+            self._padding.join(plan)
         plan.table_changes = self._kv_cache.take_table_changes()
         return plan
 
@@ -171,7 +144,8 @@ class Scheduler:
         if before is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
         elif before is SequenceStatus.RUNNING and is_complete and self._is_padding(sequence):
-            self._pad(sequence)
+            self.running.remove(sequence)
+            self._padding.add(sequence)
         elif before is SequenceStatus.RUNNING:
             if is_poisoned:
                 self._kv_cache.forget(sequence)
@@ -193,12 +167,12 @@ class Scheduler:
                 raise InvariantBroken(f"request {sequence.request_id} waits and has a row or computed tokens")
         self._kv_cache.check()
 
-    def _make_budget(self, num_streams: int) -> _Budget:
+    def _make_budget(self, num_streams: int) -> StepBudget:
         num_left = self.limits.max_num_batched_tokens - num_streams
         num_rows = self.limits.max_num_seqs - num_streams
         if not self.limits.enable_chunked_prefill:
-            return _Budget(num_left, num_rows, is_chunked=False)
-        return _Budget(self._pace.max_tokens(num_streams, num_left), num_rows, is_chunked=True)
+            return StepBudget(num_left, num_rows, is_chunked=False)
+        return StepBudget(self._pace.max_tokens(num_streams, num_left), num_rows, is_chunked=True)
 
     def _plan_streams(self, plan: StepPlan) -> tuple[list[Sequence], bool]:
         """Case 1. Returns the running sequences that are further behind, and whether each stream found its block."""
@@ -216,7 +190,7 @@ class Scheduler:
                 has_blocks = False
         return behind, has_blocks
 
-    def _plan_catching_up(self, plan: StepPlan, behind: list[Sequence], budget: _Budget) -> bool:
+    def _plan_catching_up(self, plan: StepPlan, behind: list[Sequence], budget: StepBudget) -> bool:
         """Case 2. False if one of them found no block."""
         has_blocks = True
         for sequence in behind:
@@ -232,7 +206,7 @@ class Scheduler:
                 has_blocks = False
         return has_blocks
 
-    def _plan_starting(self, plan: StepPlan, budget: _Budget) -> None:
+    def _plan_starting(self, plan: StepPlan, budget: StepBudget) -> None:
         """Case 3."""
         if not self._free_rows and not any(sequence.is_held for sequence in self.running):
             return
@@ -265,7 +239,7 @@ class Scheduler:
         """Finds a row and blocks for a waiting sequence; those that have ended or are held give theirs."""
         while not (self._free_rows and self._kv_cache.try_admit(sequence, num_reserved)):
             if self._padding:
-                self._stop_padding(self._padding[-1])
+                self._stop_padding(self._padding.last)
                 continue
             held = next((s for s in reversed(self.running.items) if s.is_held), None)
             if held is None:
@@ -291,7 +265,7 @@ class Scheduler:
         """Blocks for `num_tokens` tokens, taken from others if need be. False: not in this step."""
         while not self._kv_cache.try_extend(sequence, num_tokens):
             if self._padding:
-                self._stop_padding(self._padding[-1])
+                self._stop_padding(self._padding.last)
                 continue
             victim = choose_victim(self.running.items, plan.sequences, sequence)
             if victim is None:
@@ -325,28 +299,12 @@ class Scheduler:
         if self._ledger is not None:
             self._ledger.leave(sequence)
         if self._padding and not self._batching.is_underway():
-            for padding in tuple(self._padding):
+            for padding in self._padding.sequences:
                 self._stop_padding(padding)
 
     def _is_padding(self, sequence: Sequence) -> bool:
         """Whether one that has ended is computed on. Where nothing is cached it is not."""
         return self._batching.pads_finished and self._batching.is_underway() and sequence.num_missing_tokens == 1
-
-    def _pad(self, sequence: Sequence) -> None:
-        """From running to padding. From now on it computes the last token that it had computed again and again: that
-        costs what going on would, and takes no block."""
-        self.running.remove(sequence)
-        sequence.token_ids.pop()
-        sequence.num_computed_tokens -= 1
-        self._padding.append(sequence)
-
-    def _plan_padding(self, plan: StepPlan) -> None:
-        """Case 4: beside others only."""
-        if plan.sequences:
-            plan.padding = list(self._padding)
-            plan.sequences[plan.num_streams : plan.num_streams] = plan.padding
-            plan.num_tokens[plan.num_streams : plan.num_streams] = [1] * len(plan.padding)
-            plan.num_streams += len(plan.padding)
 
     def _stop_padding(self, sequence: Sequence) -> None:
         self._padding.remove(sequence)

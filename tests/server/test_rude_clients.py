@@ -252,13 +252,22 @@ async def test_who_sends_all_of_a_long_body_first_still_reads_the_413() -> None:
     ],
     ids=["tls", "path", "length", "smuggling", "chunk", "long header", "many headers", "long path", "tunnel"],
 )
-async def test_what_is_no_http_is_a_400_and_the_end_of_the_connection(data: bytes) -> None:
+async def test_what_is_no_http_is_an_error_in_our_shape_and_the_end_of_the_connection(data: bytes) -> None:
     async with serving() as (server, _):
         connection = await Connection.open(server)
         await connection.send(data)
         async with asyncio.timeout(10):
             answer = await connection.reader.read()
-        assert answer.startswith(b"HTTP/1.1 400")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        is_long = len(data) > 65_536
+        assert head.startswith(b"HTTP/1.1 431 " if is_long else b"HTTP/1.1 400 ")
+        assert b"connection: close" in head.split(b"\r\n")
+        assert f"content-length: {len(body)}".encode() in head.split(b"\r\n")
+        error = json.loads(body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (error["code"], "65536" in error["message"]) == (
+            ("head_too_large", True) if is_long else ("invalid_http", False)
+        )
         await connection.close()
 
 

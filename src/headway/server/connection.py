@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
+from http import HTTPStatus
 from typing import Any, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headway.server.disconnect import WATCH_EXTENSION
+from headway.server.errors import ErrorBody, ErrorDetail, json_response
 from headway.server.events import ABORT_EXTENSION, WRITE_EXTENSION
 from headway.server.writes import BatchedTransport, Exchange, batch_of
 
@@ -18,7 +20,7 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with seven additions.
+    """uvicorn's protocol, with eight additions.
 
     - The scope offers ABORT_EXTENSION: closing politely would wait for a reader who does not read.
     - The scope offers WRITE_EXTENSION: a piece of a body without the layers around the app.
@@ -27,6 +29,7 @@ class HttpProtocol(HttpToolsProtocol):
     - When a client that has pipelined requests leaves, the request that is being answered is told, and not only the
       last one that was read.
     - A request's head has a size and a time limit.
+    - What is no HTTP is answered in the shape of all other errors.
     - A request that offers another protocol (Java's client offers h2c with each POST) is answered over this one, as if
       it had not: the parser leaves its body unread.
     """
@@ -38,6 +41,7 @@ class HttpProtocol(HttpToolsProtocol):
     _num_head_bytes = 0
     _num_pending_bytes = 0
     _received = b""
+    _is_head_too_long = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(Any, BatchedTransport(transport, batch_of(self.loop))))
@@ -52,7 +56,8 @@ class HttpProtocol(HttpToolsProtocol):
         if is_head and self._head_timer is not None and not self.transport.is_closing():
             self._num_pending_bytes += len(data)
             if self._num_pending_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The request's head is too long.")
+                self._is_head_too_long = True
+                self.send_400_response("")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -82,7 +87,7 @@ class HttpProtocol(HttpToolsProtocol):
         offered = sys.exception()
         method = self.parser.get_method()
         if method == b"CONNECT" or not isinstance(offered, HttpParserUpgrade):
-            self.send_400_response("There is no tunnel here.")
+            self.send_400_response("there is no tunnel here: CONNECT is for proxies")
             return
         rest = self._received[offered.args[0] :]
         head = [method, b" ", self.url, b" HTTP/", self.parser.get_http_version().encode(), b"\r\n"]
@@ -91,6 +96,19 @@ class HttpProtocol(HttpToolsProtocol):
                 head += [name, b": ", value, b"\r\n"]
         self.parser = HttpRequestParser(self)
         self.data_received(b"".join(head) + b"\r\n" + rest)
+
+    def send_400_response(self, msg: str) -> None:
+        """Also a 431; the end of the connection."""
+        status, code = HTTPStatus.BAD_REQUEST, "invalid_http"
+        if self._is_head_too_long:
+            status, code = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large"
+            msg = f"the request's line and headers have over {MAX_HEAD_BYTES} bytes: send less"
+        error = ErrorDetail(msg, "invalid_request_error", None, code)
+        answer = json_response(ErrorBody(error), status=status, headers={"connection": "close"})
+        head = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
+        head += [b"%b: %b" % header for header in answer.raw_headers]
+        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(answer.body))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head()
@@ -123,4 +141,5 @@ class HttpProtocol(HttpToolsProtocol):
         """Raises, which the parser turns into a 400 and the end of the connection."""
         self._num_head_bytes += len(data)
         if self._num_head_bytes > MAX_HEAD_BYTES:
+            self._is_head_too_long = True
             raise ValueError("the request's head is too long")

@@ -11,7 +11,7 @@ from headway.errors import ContextLengthExceeded, InvalidConfig, InvalidRequest,
 from parity.encoders import make_tokenizer, reference_score, reference_vector, save_encoder
 
 TEXTS = ["the cat sat on the mat", "a dog ran to the store", "stock markets fell today"]
-CLOSE = 2e-3
+CLOSE = 2e-4
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_a_file_gives_the_folders_vectors_of_texts(folders: Path, tmp_path: Path
     np.testing.assert_allclose([output.embedding for output in outputs], wanted, atol=1e-5, rtol=0)
     np.testing.assert_allclose(scores, [wanted[0] @ wanted[1], wanted[0] @ wanted[2]], atol=1e-5, rtol=0)
     with LLM(str(path), threads=1) as llm:
-        np.testing.assert_allclose([each.embedding for each in llm.embed(TEXTS)], wanted, atol=2e-3, rtol=0)
+        np.testing.assert_allclose([each.embedding for each in llm.embed(TEXTS)], wanted, atol=2e-4, rtol=0)
 
 
 def with_word_pieces(source: Path, target: Path) -> Path:

@@ -24,7 +24,7 @@ LENGTHS = (5, 40, 1, 16, 17, 62, 2, 33)
 RNG = np.random.default_rng(5)
 # Not 0 and 1: transformers' RoBERTa counts positions past its padding tokens.
 TEXTS = [RNG.integers(2, VOCAB, size=size).tolist() for size in LENGTHS]
-TORCH, NATIVE = 2e-6, 2e-3
+TORCH, NATIVE, IN_BFLOAT16 = 2e-6, 1e-4, 2e-3
 POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
 
 
@@ -97,9 +97,10 @@ def test_torch_gives_transformers_vectors_and_scores_in_one_mixed_batch(saved: S
     np.testing.assert_allclose(ours, saved.wanted(), atol=TORCH, rtol=0)
 
 
-def test_native_gives_them_within_what_float16_keys_and_values_make(saved: Saved) -> None:
-    ours = saved.native().encode(saved.step(TEXTS))
-    np.testing.assert_allclose(ours, saved.wanted(), atol=NATIVE, rtol=0)
+@pytest.mark.parametrize(("kv_dtype", "close"), [("float16", NATIVE), ("bfloat16", IN_BFLOAT16)])
+def test_native_gives_them_within_what_16_bit_keys_and_values_make(saved: Saved, kv_dtype: str, close: float) -> None:
+    ours = saved.native(kv_dtype=kv_dtype).encode(saved.step(TEXTS))
+    np.testing.assert_allclose(ours, saved.wanted(), atol=close, rtol=0)
 
 
 def test_native_gives_a_text_the_same_bits_alone_and_in_any_batch(saved: Saved) -> None:

@@ -40,6 +40,12 @@ class EngineConfig:
     kv_cache_dtype: KVCacheDtype = "auto"
     """What the native executor keeps K and V in; auto: float16. int8 has a scale for each token and head."""
     executor: ExecutorName = "auto"
+    device: str = "auto"
+    """cpu, or cuda:N for the torch executor; auto: a GPU that torch can use, else the CPU (executor/device)."""
+    enforce_eager: bool = False
+    """On a GPU: each step runs op by op; nothing is captured at the start."""
+    tensor_parallel_size: int = 1
+    """Processes that compute the model together, each a part of every matrix (executor/shard); torch only."""
     max_model_len: int | None = None
     """Tokens of prompt and output together; None: the model's own."""
     max_num_seqs: int = 64
@@ -95,7 +101,8 @@ class PoolConfig:
 
     load_timeout_s: float = 600.0
     stall_timeout_s: float = 120.0
-    """A worker that makes no progress for so long while it has work is killed."""
+    """A worker that makes no progress for so long while it has work is killed; not before ten times what a step of what
+    is open may take, by what steps took."""
     restart_delays_s: tuple[float, ...] = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
     """After the n-th failure in a row, when a worker died that had been ready; the last one repeats. One that served
     resets the count."""

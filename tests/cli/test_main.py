@@ -106,7 +106,7 @@ def test_nothing_at_all_is_a_question_for_help(capsys: pytest.CaptureFixture[str
         (["serve", "--no-enable-prefix-cache"], "did you mean --no-enable-prefix-caching?"),
         (["serve", "demo", "more"], "unexpected extra argument"),
         (["serve", "--port"], "requires an argument"),
-        (["serve", "demo", "--tensor_parallel_size=2"], "--tensor-parallel-size is not a flag of Headway: one model"),
+        (["serve", "demo", "--pipeline_parallel_size=2"], "--pipeline-parallel-size is not a flag of Headway: a model"),
         (["chat", "-tp", "2"], "-tp is not a flag of Headway"),
         (["serve", "demo", "--port", "x"], "--port is 'x'"),
         (["serve"], "no model is named"),

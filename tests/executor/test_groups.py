@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.executor.base import StepArrays
-from headway.executor.groups import MAX_SLICES, make_groups
+from headway.executor.groups import GPU_LIMITS, MAX_SLICES, GroupLimits, make_groups
 
 BLOCK = 4
 
@@ -58,7 +58,7 @@ def test_prompts_from_their_start_and_chunks_in_the_middle_are_apart():
 
 
 def test_a_long_chunk_is_cut_so_that_no_call_has_more_scores_than_allowed():
-    groups = make_groups(step_of([(64, 128)]), BLOCK, max_scores=2048)
+    groups = make_groups(step_of([(64, 128)]), BLOCK, GroupLimits(max_scores=2048))
     assert sorted(group.query_positions.tolist()[0][0] for group in groups) == [64, 80, 96, 112]
     assert all(group.query_len == 16 for group in groups)
     assert sorted(group.context_lens[0] for group in groups) == [80, 96, 112, 128]
@@ -71,6 +71,11 @@ def test_the_number_of_groups_does_not_grow_with_the_number_of_sequences(context
     assert max(counts) <= MAX_SLICES
 
 
+def test_on_a_gpu_a_class_is_one_group_unless_it_gathers_more_than_it_may():
+    assert len(make_groups(step_of([(1, 200)] * 64), 16, GPU_LIMITS)) == 1
+    assert len(make_groups(step_of([(1, 4096)] * 128), 16, GPU_LIMITS)) == 2  # 262,144 tokens each
+
+
 RUNS = st.lists(
     st.tuples(st.integers(1, 40), st.integers(0, 90)).map(lambda pair: (pair[0], sum(pair))), min_size=1, max_size=12
 )
@@ -80,7 +85,7 @@ RUNS = st.lists(
 def test_every_token_is_in_one_group_with_all_of_its_context(runs, max_scores):
     step = step_of(runs)
     seen = {}
-    for group in make_groups(step, BLOCK, max_scores):
+    for group in make_groups(step, BLOCK, GroupLimits(max_scores=max_scores)):
         for rows, positions, context, blocks in zip(
             group.rows, group.query_positions, group.context_lens, group.blocks, strict=True
         ):

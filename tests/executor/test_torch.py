@@ -215,7 +215,7 @@ def test_an_unknown_executor_is_refused_by_name():
 
 def test_without_torch_the_extra_is_named(monkeypatch):
     def absent(name, *args, **kwargs):
-        if name == "headway.executor.torch":
+        if name == "headway.executor.torch_making":
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
         return real(name, *args, **kwargs)
 

@@ -134,3 +134,16 @@ def test_layers_with_a_window_keep_all_tokens_and_the_plan_says_so():
     (line,) = (line for line in made.lines() if line.startswith("windows"))
     assert line == "windows    2 of 3 layers see the last 2,048 tokens; they keep K and V of all tokens"
     assert not any(line.startswith("windows") for line in plan().lines())
+
+
+def test_a_gpu_holds_a_tied_table_once_and_gives_the_pool_nine_tenths():
+    config = EngineConfig(max_num_seqs=4096, max_num_batched_tokens=4096)
+    costs = torch_costs(PROGRAM, "bfloat16", config, on_gpu=True)
+    assert costs.weights_bytes == (WEIGHTS - 1000 * 64) * 2
+    available = 4 * GIB
+    made = plan_memory(PROGRAM, costs, config, available, on_gpu=True)
+    useful = 4096 * 512 // 16  # blocks; a block of bfloat16 is TOKEN * 8 bytes
+    assert made.num_blocks == useful < available * 9 // 10 // (TOKEN * 8)
+    less = GIB // 2
+    left = less - costs.weights_bytes - costs.workspace_bytes
+    assert plan_memory(PROGRAM, costs, config, less, on_gpu=True).num_blocks == min(less * 9 // 10, left) // (TOKEN * 8)

@@ -88,7 +88,7 @@ def test_the_plan_holds_what_steps_take(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_encoder(tmp_path)
-    monkeypatch.setattr("headway.engine.encoder_loading.available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("headway.executor.device.available_memory_bytes", lambda: 1000)
     with pytest.raises(OutOfMemory, match=r"\(1000 bytes\) are available: lower --max-num-batched-tokens"):
         load(tmp_path)
 

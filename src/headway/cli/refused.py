@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from headway.errors import UnsupportedFeature
 
-_ONE_MACHINE = "one model runs in one process on this machine; for GPUs in parallel serve the model with vLLM"
+_ONE_MACHINE = "a model runs on this machine alone, its layers split by --tensor-parallel-size or not at all"
 _NO_GPU_POOL = "memory is planned by --kv-cache-memory (bytes, or a fraction of what is available)"
 _TEXT_ONLY = "the models here read and write text only"
 _NO_LORA = "merge the adapter into the model first"
@@ -16,8 +16,7 @@ _LLAMA = "that is llama.cpp's name"
 
 REFUSED: dict[str, str] = {
     # Parallelism and where it runs
-    "tensor-parallel-size": _ONE_MACHINE,
-    "tp": _ONE_MACHINE,
+    "tp": "say --tensor-parallel-size",
     "pipeline-parallel-size": _ONE_MACHINE,
     "pp": _ONE_MACHINE,
     "data-parallel-size": "start one server for each replica, behind a proxy",
@@ -29,7 +28,6 @@ REFUSED: dict[str, str] = {
     "headless": _ONE_MACHINE,
     "api-server-count": "one server process owns the models",
     "workers": "one server process owns the models",
-    "device": "it runs on the CPU; choose the executor with --executor",
     "numa-bind": "bind the process: numactl --cpunodebind=0 headway serve ...",
     # Memory
     "gpu-memory-utilization": f"{_NO_GPU_POOL}, e.g. --kv-cache-memory 0.3",
@@ -112,10 +110,9 @@ REFUSED: dict[str, str] = {
     "logits-processor-pattern": "code of others does not run in the engine",
     "kv-transfer-config": "prompts and answers are computed in one engine",
     # Compilation
-    "enforce-eager": "nothing is captured or compiled; leave it out",
-    "compilation-config": "nothing is captured or compiled; leave it out",
-    "optimization-level": "nothing is captured or compiled; leave it out",
-    "cuda-graph-sizes": "nothing is captured or compiled; leave it out",
+    "compilation-config": "nothing is compiled; leave it out",
+    "optimization-level": "nothing is compiled; leave it out",
+    "cuda-graph-sizes": "they follow from --max-num-seqs; leave it out",
     "attention-backend": "the executor brings its own; leave it out",
     "additional-config": "each setting has its own flag",
     # Server and logs
@@ -147,8 +144,8 @@ REFUSED: dict[str, str] = {
     "enable-metrics": "numbers are always at /metrics; leave it out",
     # llama-server
     "ctx-size": f"{_LLAMA}: say --max-model-len",
-    "n-gpu-layers": f"{_LLAMA}: it runs on the CPU; leave it out",
-    "ngl": f"{_LLAMA}: it runs on the CPU; leave it out",
+    "n-gpu-layers": f"{_LLAMA}: all layers run on one device; say --device",
+    "ngl": f"{_LLAMA}: all layers run on one device; say --device",
     "hf-repo": f"{_LLAMA}: say headway serve ORG/NAME or ORG/NAME:FILE.gguf",
     "hf": f"{_LLAMA}: say headway serve ORG/NAME or ORG/NAME:FILE.gguf",
     "parallel": f"{_LLAMA}: say --max-num-seqs",

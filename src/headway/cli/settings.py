@@ -91,6 +91,14 @@ class Settings(BaseSettings):
     int8 holds twice the tokens."""
     executor: Annotated[ExecutorName, Flag("Engine", "NAME", "engine.executor")] = default_of("engine.executor")
     """What computes the model."""
+    device: Annotated[Text, Flag("Engine", "NAME", "engine.device")] = default_of("engine.device")
+    """auto, cpu, cuda or cuda:N. auto: a GPU that PyTorch can use, else the CPU."""
+    enforce_eager: Annotated[bool, Flag("Engine", "", "engine.enforce_eager")] = default_of("engine.enforce_eager")
+    """On a GPU: run steps op by op, and capture none at the start."""
+    tensor_parallel_size: Annotated[Count, Flag("Engine", "N", "engine.tensor_parallel_size")] = Field(
+        default_of("engine.tensor_parallel_size"), ge=1, le=64
+    )
+    """Processes that share each layer's matrices and heads, on this machine. Over 1: with --executor torch only."""
     max_model_len: Annotated[Count | None, Automatic, Flag("Engine", "TOKENS", "engine.max_model_len")] = Field(
         None, ge=1
     )
@@ -152,7 +160,8 @@ class Settings(BaseSettings):
     stall_timeout: Annotated[Seconds, Flag("Engine", "SECONDS", "pool.stall_timeout_s")] = Field(
         default_of("pool.stall_timeout_s"), gt=0
     )
-    """A model process that makes no progress for so long while it has work is killed and started again."""
+    """A model process that makes no progress for so long while it has work is killed and started again; one whose steps
+    are known to take long gets ten times that."""
     load_timeout: Annotated[Seconds, Flag("Engine", "SECONDS", "pool.load_timeout_s")] = Field(
         default_of("pool.load_timeout_s"), gt=0
     )

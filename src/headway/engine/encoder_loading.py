@@ -20,13 +20,13 @@ from headway.engine.load_weights import (
     make_costs,
     match_weights,
 )
-from headway.errors import InvariantBroken, UnsupportedModel
+from headway.errors import InvalidConfig, InvariantBroken, UnsupportedModel
 from headway.executor.base import EncodingExecutor
+from headway.executor.device import choose_device, device_available_bytes
 from headway.executor.encoder_step import StepKV, num_step_blocks, step_kv_bytes
 from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
-from headway.observe.machine import available_memory_bytes
 from headway.planner.costs import Costs
 from headway.planner.encoder import EncoderPlan, encoder_limit, plan_encoder
 
@@ -39,6 +39,13 @@ BLOCK_SIZE = 16
 def load_encoder(source: Path, config: EngineConfig, report: Report) -> tuple[EncoderEngine, dict[str, Any]]:
     """Loads; blocks. The engine, and the facts for Ready.info. Raises as load_engine."""
     check_threads(config)
+    if config.tensor_parallel_size != 1:
+        raise InvalidConfig(
+            f"tensor_parallel_size is {config.tensor_parallel_size}, and {source} is an encoder, which is not split: "
+            "leave it out",
+            param="tensor_parallel_size",
+        )
+    config = replace(config, device=choose_device(config))
     progress = LoadProgress(report)
     progress.tell("build")
     checkpoint = open_checkpoint(source)
@@ -85,7 +92,7 @@ def _plan(program: Program, costs: Costs, config: EngineConfig) -> EncoderPlan:
         kv_bytes=sum(step_kv_bytes(program, costs.kv_dtype, num_blocks * BLOCK_SIZE)),
         max_model_len=config.max_model_len or program.max_position,
         max_tokens=max_tokens,
-        available_bytes=available_memory_bytes(),
+        available_bytes=device_available_bytes(config.device),
     )
 
 
@@ -119,6 +126,7 @@ def _make_info(
         "kv_cache_bytes": 0,
         "dtype": plan.dtype,
         "executor": choose_executor(program, config),
+        "device": config.device,
         "load_s": load_s,
         "plan": plan.lines(),
         "unmatched_tensors": unmatched,

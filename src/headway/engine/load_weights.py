@@ -15,6 +15,7 @@ from headway.checkpoint.weights import MappedWeights, ZeroFilledWeights
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig
 from headway.executor.base import Float32, Weights
+from headway.executor.device import choose_device, is_cuda
 from headway.executor.dtype import choose_dtype
 from headway.executor.factory import choose_executor
 from headway.model.program import Program
@@ -105,4 +106,6 @@ def make_costs(program: Program, checkpoint: Checkpoint, weights: FileWeights, c
     if choose_executor(program, config) == "native":
         types = {name: weights.type_of(name) for name in program.weights}
         return native_costs(program, types, config, config.threads or usable_cores())
-    return torch_costs(program, choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags()), config)
+    device = choose_device(config)
+    dtype = choose_dtype(config.dtype, checkpoint.shape.dtype, isa_flags(), device)
+    return torch_costs(program, dtype, config, on_gpu=is_cuda(device))

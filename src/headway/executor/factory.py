@@ -6,6 +6,8 @@ from collections.abc import MutableMapping
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig
 from headway.executor.base import Executor, KVBuffers, Weights
+from headway.executor.device import choose_device, is_cuda
+from headway.executor.meeting import Meeting
 from headway.executor.native import NativeExecutor, native_refusal
 from headway.executor.native_writer import PlanLimits
 from headway.model.program import Program
@@ -25,10 +27,11 @@ def choose_executor(program: Program, config: EngineConfig) -> str:
     """native or torch.
 
     1. What was asked for by name is taken; native only if it runs the Program in that dtype.
-    2. auto: native, unless it does not.
+    2. On a GPU, torch.
+    3. auto: native, unless it does not.
 
     Raises:
-        InvalidConfig: no such executor.
+        InvalidConfig: no such executor, or no such device.
         UnsupportedModel: native was asked for and does not run the Program; names the op.
     """
     if config.executor == "torch":
@@ -37,26 +40,32 @@ def choose_executor(program: Program, config: EngineConfig) -> str:
         raise InvalidConfig(
             f"executor is {config.executor!r}; it must be auto or one of {', '.join(EXECUTORS)}", param="executor"
         )
+    if is_cuda(choose_device(config)):
+        return "torch"  # 2
     refusal = native_refusal(program, config.dtype)
     if refusal is None:
         return "native"
     if config.executor == "native":
         raise refusal
-    return "torch"  # 2
+    return "torch"  # 3
 
 
-def make_executor(program: Program, weights: Weights, kv: KVBuffers, config: EngineConfig) -> Executor:
+def make_executor(
+    program: Program, weights: Weights, kv: KVBuffers, config: EngineConfig, meeting: Meeting | None = None
+) -> Executor:
     """Loads the weights into an executor; blocks.
 
     Args:
         program: checked.
         weights: its tensors.
         kv: its caches' memory, whose type is what the executor keeps K and V in; torch computes with it, too.
-        config: `executor`, `dtype`, `threads`, `quantization` and the limits of a step are read.
+        config: `executor`, `device`, `dtype`, `threads`, `quantization` and the limits of a step are read.
+        meeting: the group that this rank joins first, where program is its part of a model; torch's executor only.
 
     Raises:
         InvalidConfig: no such executor, or its package is not installed; names the extra that has it.
         TensorMismatch, UnsupportedModel, OutOfMemory: as the executor.
+        RuntimeError: the other ranks did not come.
     """
     threads = config.threads or usable_cores()
     if choose_executor(program, config) == "native":
@@ -70,7 +79,7 @@ def make_executor(program: Program, weights: Weights, kv: KVBuffers, config: Eng
         )
     spin_briefly(os.environ)
     try:
-        from headway.executor.torch import TorchExecutor
+        from headway.executor.torch_making import make_torch_executor
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -79,7 +88,8 @@ def make_executor(program: Program, weights: Weights, kv: KVBuffers, config: Eng
         raise InvalidConfig(
             f"{reason}the torch executor needs PyTorch: pip install 'headway[torch]'", param="executor"
         ) from error
-    return TorchExecutor(program, weights, kv, dtype=kv.dtype, threads=threads)
+    limits = make_limits(program, kv, config)
+    return make_torch_executor(program, weights, kv, config, limits, threads=threads, meeting=meeting)
 
 
 def make_limits(program: Program, kv: KVBuffers, config: EngineConfig) -> PlanLimits:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.executor.base import Int64, StepArrays
-from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
+from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_ON_GPU, MAX_GATHERED_TOKENS
 
 MIN_CONTEXT = 64
 """Contexts are grouped as if they were at least so long: short ones are not worth a call of their own."""
@@ -19,6 +19,21 @@ MAX_SLICES = 8
 SLICE_TOKENS = 2048
 """A class of more cached tokens is cut into slices, so that what one call gathers is still in the processor's cache
 when it is read: a third less time at 64 sequences of 256 tokens. Slices are few, whatever the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What a group stays under."""
+
+    max_scores: int = MAX_ATTENTION_SCORES
+    """Query rows x context tokens."""
+    max_gathered: int = MAX_GATHERED_TOKENS
+    """Cached tokens, unless a single piece has more."""
+    max_slices: int = MAX_SLICES
+
+
+CPU_LIMITS = GroupLimits()
+GPU_LIMITS = GroupLimits(max_gathered=MAX_GATHERED_ON_GPU, max_slices=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +73,9 @@ class _Pieces:
     contexts: Int64  # [num_pieces]
 
 
-def make_groups(step: StepArrays, block_size: int, max_scores: int = MAX_ATTENTION_SCORES) -> tuple[Group, ...]:
+def make_groups(step: StepArrays, block_size: int, limits: GroupLimits = CPU_LIMITS) -> tuple[Group, ...]:
     """The groups of a step, by query length and context length, each in the order of its sequences."""
-    pieces = _cut(step, max_scores)
+    pieces = _cut(step, limits.max_scores)
     if pieces.lengths.size == 0:
         return ()
     num_blocks = -(-pieces.contexts // block_size)
@@ -72,17 +87,17 @@ def make_groups(step: StepArrays, block_size: int, max_scores: int = MAX_ATTENTI
     for key in np.unique(keys):
         members = np.flatnonzero(keys == key)
         context_len = int(num_blocks[members].max()) * block_size
-        at_once = _pieces_at_once(members.size, int(pieces.lengths[members].max()), context_len, max_scores)
+        at_once = _pieces_at_once(members.size, int(pieces.lengths[members].max()), context_len, limits)
         for first in range(0, members.size, at_once):
             chosen = members[first : first + at_once]
             groups.append(_make_group(step, pieces, chosen, int(num_blocks[chosen].max()), bool(is_fresh[chosen[0]])))
     return tuple(groups)
 
 
-def _pieces_at_once(num_pieces: int, query_len: int, context_len: int, max_scores: int) -> int:
-    """How many of a class's pieces make a group: what the limits allow, in at most MAX_SLICES slices if they do."""
-    allowed = max(1, min(max_scores // query_len, MAX_GATHERED_TOKENS) // context_len)
-    num_slices = min(MAX_SLICES, -(-num_pieces * context_len // SLICE_TOKENS))
+def _pieces_at_once(num_pieces: int, query_len: int, context_len: int, limits: GroupLimits) -> int:
+    """How many of a class's pieces make a group: what the limits allow, in at most max_slices slices if they do."""
+    allowed = max(1, min(limits.max_scores // query_len, limits.max_gathered) // context_len)
+    num_slices = min(limits.max_slices, -(-num_pieces * context_len // SLICE_TOKENS))
     return min(allowed, -(-num_pieces // num_slices))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headway.executor.base import KVBuffers, StepArrays
-from headway.executor.groups import Group, make_groups
+from headway.executor.groups import CPU_LIMITS, GPU_LIMITS, make_groups
 from headway.model.ops import Attention
 from headway.model.program import CacheSpec
 
@@ -25,22 +25,42 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 
 @dataclass(slots=True)
 class GroupTensors:
-    """A Group on the device, with its masks as they are asked for."""
+    """Pieces that attend in one call (groups.py), on the device, with their masks as they are asked for."""
 
-    group: Group
-    blocks: Tensor  # [num_pieces * num_blocks]
-    context_len: int
+    table: Tensor  # [num_pieces, num_blocks]
+    context_lens: Tensor  # [num_pieces]
+    query_positions: Tensor  # [num_pieces, query_len]
+    block_size: int
     dtype: torch.dtype
-    first_row: int
+    first_row: int = 0
     """Of its queries among those of all groups."""
+    is_fresh: bool = False
+    """Each piece starts at position 0, so that no mask is needed."""
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)
     unused: Tensor | None = None
     """Gathered rows that are no token of the sequence, once asked for."""
+    slots: Tensor | None = None
+    """The slot of each gathered row, once asked for."""
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces."""
+        return self.table.shape[0]
+
+    @property
+    def query_len(self) -> int:
+        """Queries of each piece, with padding."""
+        return self.query_positions.shape[1]
+
+    @property
+    def context_len(self) -> int:
+        """Cached tokens that are gathered for each piece."""
+        return self.table.shape[1] * self.block_size
 
     @property
     def num_rows(self) -> int:
         """Queries, with padding."""
-        return int(self.group.rows.size)
+        return self.query_positions.numel()
 
     def mask(self, window: int | None) -> Tensor | None:
         """Added to the scores, [num_pieces, 1, query_len, context_len]; None where causality alone says it all."""
@@ -50,24 +70,31 @@ class GroupTensors:
 
     def _make_mask(self, window: int | None) -> Tensor | None:
         is_narrow = window is not None and window < self.context_len
-        if self.group.is_fresh and not is_narrow:
+        if self.is_fresh and not is_narrow:
             return None
-        device = self.blocks.device
-        keys = torch.arange(self.context_len, device=device)
-        queries = torch.from_numpy(self.group.query_positions).to(device)[:, None, :, None]
+        keys, queries = self._keys(), self.query_positions[:, None, :, None]
         is_hidden = keys > queries
         if window is not None and is_narrow:
             is_hidden |= keys <= queries - window
-        mask = torch.zeros(is_hidden.shape, dtype=self.dtype, device=device)
+        mask = torch.zeros(is_hidden.shape, dtype=self.dtype, device=keys.device)
         return mask.masked_fill_(is_hidden, -torch.inf)
 
     def unused_rows(self) -> Tensor:
         """Rows of the gathered [num_pieces * context_len, ...] past each piece's context."""
         if self.unused is None:
-            keys = torch.arange(self.context_len)
-            is_unused = keys[None, :] >= torch.from_numpy(self.group.context_lens)[:, None]
-            self.unused = is_unused.flatten().nonzero().flatten().to(self.blocks.device)
+            self.unused = (self._keys() >= self.context_lens[:, None]).flatten().nonzero().flatten()
         return self.unused
+
+    def slots_or(self, other: int) -> Tensor:
+        """The slot of each gathered row, [num_pieces * context_len]; `other` for those past a piece's context."""
+        if self.slots is None:
+            keys = self._keys()
+            slots = self.table[:, keys // self.block_size] * self.block_size + keys % self.block_size
+            self.slots = slots.masked_fill_(keys >= self.context_lens[:, None], other).flatten()
+        return self.slots
+
+    def _keys(self) -> Tensor:
+        return torch.arange(self.context_len, device=self.table.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +108,23 @@ class StepGroups:
 
 def make_step_groups(step: StepArrays, block_size: int, dtype: torch.dtype, device: torch.device) -> StepGroups:
     """Made once a step, used by each layer."""
+    groups = make_groups(step, block_size, GPU_LIMITS if device.type == "cuda" else CPU_LIMITS)
     made, first_row = [], 0
-    for group in make_groups(step, block_size):
-        blocks = torch.from_numpy(group.blocks.reshape(-1)).to(device)
-        context_len = group.blocks.shape[1] * block_size
-        made.append(GroupTensors(group, blocks, context_len, dtype, first_row))
+    for group in groups:
+        table, context_lens, query_positions = (
+            torch.from_numpy(array).to(device) for array in (group.blocks, group.context_lens, group.query_positions)
+        )
+        made.append(
+            GroupTensors(table, context_lens, query_positions, block_size, dtype, first_row, is_fresh=group.is_fresh)
+        )
         first_row += int(group.rows.size)
-    rows = [torch.from_numpy(item.group.rows.reshape(-1)) for item in made]
+    rows = [torch.from_numpy(group.rows.reshape(-1)) for group in groups]
     gather = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
     num_tokens = int(step.token_ids.size)
     if first_row == num_tokens and bool((gather == torch.arange(num_tokens)).all()):
         return StepGroups(tuple(made), None, None)
     scatter = torch.empty(num_tokens, dtype=torch.int64)
-    own = torch.from_numpy(np.concatenate([item.group.is_own.reshape(-1) for item in made]))
+    own = torch.from_numpy(np.concatenate([group.is_own.reshape(-1) for group in groups]))
     # Not the padding: unmasked it sees keys past its sequence's end.
     scatter[gather[own]] = own.nonzero().flatten()
     return StepGroups(tuple(made), gather.to(device), scatter.to(device))
@@ -101,7 +132,10 @@ def make_step_groups(step: StepArrays, block_size: int, dtype: torch.dtype, devi
 
 @dataclass(slots=True)
 class Workspace:
-    """Where K and V are gathered: grown when a step needs more, shared by all layers: steps map no new pages."""
+    """Where K and V are gathered on the CPU: grown when a step needs more and shared by all layers: no new pages.
+
+    A device's memory is torch's own to give again, and what a graph has captured must not move.
+    """
 
     dtype: torch.dtype
     device: torch.device
@@ -115,19 +149,26 @@ class Workspace:
 
 
 class PagedCache:
-    """K and V of one cache id as tensors over the KVBuffers' memory."""
+    """K and V of one cache id as tensors: over the KVBuffers' memory, or with `is_own` in memory of the device.
 
-    def __init__(self, spec: CacheSpec, kv: KVBuffers, device: torch.device) -> None:
+    Its own have two blocks more than the KVBuffers, that no sequence has: one that is written for rows that pad a step,
+    and one that stays zero and is read in place of what lies past a context. So nothing that is not a sequence's own is
+    ever read: a mask cannot hide NaN.
+    """
+
+    def __init__(self, spec: CacheSpec, kv: KVBuffers, device: torch.device, *, is_own: bool) -> None:
         dtype = TORCH_DTYPES[kv.dtype]
-        num_slots = kv.num_blocks * kv.block_size
+        self.zero_slot = (kv.num_blocks + 1) * kv.block_size if is_own else None
+        num_slots = (kv.num_blocks + 2 * is_own) * kv.block_size
         widths = (spec.num_kv_heads * spec.qk_dim, spec.num_kv_heads * spec.own_v_dim)
-        keys, values = (
-            _tensor_over(buffer, dtype, num_slots * width, device)
-            for buffer, width in zip(kv.buffers(spec.cache_id), widths, strict=True)
-        )
-        self.num_blocks = kv.num_blocks
+        if is_own:
+            keys, values = (torch.zeros(num_slots * width, dtype=dtype, device=device) for width in widths)
+        else:
+            buffers = kv.buffers(spec.cache_id)
+            keys, values = (_tensor_over(*pair, dtype, num_slots) for pair in zip(buffers, widths, strict=True))
         self.key_slots, self.value_slots = keys.view(num_slots, widths[0]), values.view(num_slots, widths[1])
-        self.key_blocks, self.value_blocks = keys.view(kv.num_blocks, -1), values.view(kv.num_blocks, -1)
+        num_blocks = num_slots // kv.block_size
+        self.key_blocks, self.value_blocks = keys.view(num_blocks, -1), values.view(num_blocks, -1)
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor | None) -> None:
         """Puts each token's K and V [num_tokens, width] into its slot; without a V it is a part of K."""
@@ -137,14 +178,18 @@ class PagedCache:
 
     def gather(self, group: GroupTensors, workspace: Workspace, *, clear_unused: bool) -> tuple[Tensor, Tensor]:
         """K and V of a group's contexts, [num_pieces * context_len, width] each, valid until the next gather."""
-        num_blocks = group.blocks.numel()
+        if self.zero_slot is not None:
+            slots = group.slots_or(self.zero_slot)
+            return self.key_slots.index_select(0, slots), self.value_slots.index_select(0, slots)
+        num_blocks = group.table.numel()
         key_width, value_width = self.key_blocks.shape[1], self.value_blocks.shape[1]
         keys, values = workspace.pair(num_blocks * max(key_width, value_width))
         keys = keys[: num_blocks * key_width].view(num_blocks, key_width)
         values = values[: num_blocks * value_width].view(num_blocks, value_width)
-        torch.index_select(self.key_blocks, 0, group.blocks, out=keys)
-        torch.index_select(self.value_blocks, 0, group.blocks, out=values)
-        num_rows = group.group.num_pieces * group.context_len
+        blocks = group.table.reshape(-1)
+        torch.index_select(self.key_blocks, 0, blocks, out=keys)
+        torch.index_select(self.value_blocks, 0, blocks, out=values)
+        num_rows = group.num_pieces * group.context_len
         keys, values = keys.view(num_rows, -1), values.view(num_rows, self.value_slots.shape[1])
         if clear_unused:
             keys.index_fill_(0, group.unused_rows(), 0)
@@ -152,10 +197,9 @@ class PagedCache:
         return keys, values
 
 
-def _tensor_over(buffer: memoryview, dtype: torch.dtype, num_elements: int, device: torch.device) -> Tensor:
-    if device.type != "cpu" or num_elements == 0:
-        return torch.zeros(num_elements, dtype=dtype, device=device)
-    return torch.frombuffer(buffer, dtype=dtype, count=num_elements)
+def _tensor_over(buffer: memoryview, width: int, dtype: torch.dtype, num_slots: int) -> Tensor:
+    count = num_slots * width
+    return torch.frombuffer(buffer, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
 
 
 def attend(
@@ -193,7 +237,7 @@ def attend(
 
 
 def _attend_group(op: Attention, q: Tensor, keys: Tensor, values: Tensor, group: GroupTensors) -> Tensor:
-    pieces, length, heads = group.group.num_pieces, group.group.query_len, op.num_kv_heads
+    pieces, length, heads = group.num_pieces, group.query_len, op.num_kv_heads
     group_size = op.num_heads // heads
     k = keys.view(pieces, group.context_len, heads, op.qk_dim).transpose(1, 2)
     v = k[..., : op.v_dim] if op.v is None else values.view(pieces, -1, heads, op.v_dim).transpose(1, 2)

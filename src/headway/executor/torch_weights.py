@@ -17,10 +17,9 @@ from torch.nn import functional
 
 from headway.errors import TensorMismatch
 from headway.executor.base import Float32, Weights
+from headway.executor.torch_staging import PinnedRows, chunk_rows
 
 Product = Callable[[Tensor], Tensor]
-
-_CHUNK_ELEMENTS = 4 * 1024 * 1024
 
 
 class WeightLoader:
@@ -31,6 +30,7 @@ class WeightLoader:
     ) -> None:
         self._weights, self._shapes, self._dtype, self._device = weights, shapes, dtype, device
         self._loaded: dict[tuple[str, ...], Tensor] = {}
+        self._copy = _copy_rows if device.type == "cpu" else PinnedRows(dtype, device).copy
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape that the Program says."""
@@ -68,15 +68,16 @@ class WeightLoader:
 
     def _read(self, names: tuple[str, ...]) -> Tensor:
         shapes = [self._shapes[name] for name in names]
-        joined = torch.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self._dtype)
+        size = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        joined = torch.empty(size, dtype=self._dtype, device=self._device)
         first_row = 0
         for name, shape in zip(names, shapes, strict=True):
             array = self._read_array(name)
-            if len(names) == 1 and self._dtype == torch.float32 and _is_ours(array):
-                return torch.from_numpy(array).to(self._device)
-            _copy_rows(joined[first_row : first_row + shape[0]], array)
+            if len(names) == 1 and self._dtype == torch.float32 and self._device.type == "cpu" and _is_ours(array):
+                return torch.from_numpy(array)
+            self._copy(joined[first_row : first_row + shape[0]], array)
             first_row += shape[0]
-        return joined.to(self._device)
+        return joined
 
     def _read_array(self, name: str) -> Float32:
         array, shape = self._weights.read(name), self._shapes[name]
@@ -114,7 +115,7 @@ def _is_ours(array: Float32) -> bool:
 
 def _copy_rows(target: Tensor, array: Float32) -> None:
     """array into target, some rows at a time: torch takes no read-only array, and a whole copy would be one more."""
-    rows = max(1, _CHUNK_ELEMENTS * len(array) // max(1, array.size))
+    rows = chunk_rows(array)
     for first in range(0, len(array), rows):
         part = array[first : first + rows]
         writable = part if part.flags.writeable else np.array(part)

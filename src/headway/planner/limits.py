@@ -7,6 +7,8 @@ MAX_ATTENTION_SCORES = 16 * 1024 * 1024
 """Query rows x context tokens of one attention call: bounds its mask (64 MiB in float32)."""
 MAX_GATHERED_TOKENS = 64 * 1024
 """Cached tokens that one attention call gathers, unless a single sequence has more."""
+MAX_GATHERED_ON_GPU = 256 * 1024
+"""The same on a GPU, where calls cost more than bytes."""
 
 
 def head_parts(num_heads: int, num_kv_heads: int) -> int:

@@ -12,6 +12,8 @@ from headway.planner.costs import Costs, size_text
 
 DEFAULT_KV_FRACTION = 0.25
 """Of the memory that is available, where the config says nothing."""
+GPU_KV_FRACTION = 0.9
+"""The same of a GPU's, which nobody else is waiting for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class MemoryPlan:
     available_bytes: int
     windows: tuple[int | None, ...] = ()
     """How many tokens each cache's layer sees; None: all. A layer with a window keeps K and V of all tokens as well."""
+    num_ranks: int = 1
+    """Processes that each take so much; available_bytes is what one of them may."""
 
     @property
     def total_bytes(self) -> int:
@@ -64,6 +68,8 @@ class MemoryPlan:
         ]
         if any(self.windows):
             lines.insert(2, f"windows    {_windows_text(self.windows)}; they keep K and V of all tokens")
+        if self.num_ranks > 1:
+            lines.insert(0, f"each of {self.num_ranks} processes (--tensor-parallel-size) holds its part:")
         if self.is_lowered:
             lines[-1] += f"; the model could {self.model_max_len:,}: give more --kv-cache-memory for these"
         return lines
@@ -79,11 +85,13 @@ def _windows_text(windows: tuple[int | None, ...]) -> str:
     return f"{num_layers} of {len(windows)} layers see the last {' or '.join(f'{size:,}' for size in sizes)} tokens"
 
 
-def plan_memory(program: Program, costs: Costs, config: EngineConfig, available_bytes: int) -> MemoryPlan:
+def plan_memory(
+    program: Program, costs: Costs, config: EngineConfig, available_bytes: int, *, on_gpu: bool = False
+) -> MemoryPlan:
     """The plan of a model.
 
     1. The pool is kv_cache_memory bytes, or that fraction of what is available; where it says nothing, the least of 25%
-       of what is available, max_num_seqs x max_model_len tokens, and what weights and workspace leave.
+       (of a GPU 90%) of what is available, max_num_seqs x max_model_len tokens, and what weights and workspace leave.
     2. A max_model_len that was asked for must fit the model and the pool; the model's own is lowered to the pool.
     3. All of it must fit into what is available.
 
@@ -91,7 +99,8 @@ def plan_memory(program: Program, costs: Costs, config: EngineConfig, available_
         program: of the model.
         costs: what its executor makes of it: torch_costs or native_costs.
         config: max_model_len, max_num_seqs, max_num_batched_tokens, block_size and kv_cache_memory are read.
-        available_bytes: observe.machine.available_memory_bytes() before the load.
+        available_bytes: executor.device.device_available_bytes() before the load.
+        on_gpu: whose memory it is.
 
     Raises:
         InvalidConfig: max_model_len or kv_cache_memory cannot be; names the value, the limit and what to do.
@@ -102,7 +111,8 @@ def plan_memory(program: Program, costs: Costs, config: EngineConfig, available_
     left = available_bytes - costs.weights_bytes - costs.workspace_bytes
     token_bytes = costs.kv_bytes_per_token
     block_bytes = token_bytes * config.block_size
-    num_blocks = _kv_bytes(config, available_bytes, left, token_bytes, wanted_len) // block_bytes  # 1
+    share = int((GPU_KV_FRACTION if on_gpu else DEFAULT_KV_FRACTION) * available_bytes)
+    num_blocks = _kv_bytes(config, available_bytes, min(share, left), token_bytes, wanted_len) // block_bytes  # 1
     plan = MemoryPlan(
         dtype=costs.dtype,
         weights_text=costs.weights_text,
@@ -118,6 +128,7 @@ def plan_memory(program: Program, costs: Costs, config: EngineConfig, available_
         is_lowered=config.max_model_len is None and wanted_len > num_blocks * config.block_size,
         available_bytes=available_bytes,
         windows=tuple(cache.window for cache in program.caches),
+        num_ranks=config.tensor_parallel_size,
     )
     _check_fits(plan, config)
     return plan
@@ -141,15 +152,19 @@ def _check_config(config: EngineConfig, program: Program) -> None:
         raise InvalidConfig(f"kv_cache_memory is {memory} bytes; it must be over 0", param="kv_cache_memory")
 
 
-def _kv_bytes(config: EngineConfig, available: int, left: int, token_bytes: int, max_model_len: int) -> int:
+def _kv_bytes(config: EngineConfig, available: int, most: int, token_bytes: int, max_model_len: int) -> int:
     memory = config.kv_cache_memory
     if isinstance(memory, float):
         return int(memory * available)
     if memory is not None:
-        return memory
+        return memory // config.tensor_parallel_size
     blocks_each = -(-max_model_len // config.block_size)
     useful = config.max_num_seqs * blocks_each * config.block_size * token_bytes
-    return max(0, min(int(DEFAULT_KV_FRACTION * available), useful, left))
+    return max(0, min(most, useful))
+
+
+def _who(plan: MemoryPlan) -> str:
+    return "the model" if plan.num_ranks == 1 else f"each of {plan.num_ranks} processes of the model"
 
 
 def _check_fits(plan: MemoryPlan, config: EngineConfig) -> None:
@@ -157,7 +172,7 @@ def _check_fits(plan: MemoryPlan, config: EngineConfig) -> None:
     needed = max(plan.total_bytes, plan.weights_bytes + plan.workspace_bytes + block_bytes)
     if needed > plan.available_bytes:  # 3
         raise OutOfMemory(
-            f"the model needs {size_text(needed)} ({needed} bytes: weights {plan.weights_bytes} in {plan.dtype}, "
+            f"{_who(plan)} needs {size_text(needed)} ({needed} bytes: weights {plan.weights_bytes} in {plan.dtype}, "
             f"workspace {plan.workspace_bytes}, KV cache {needed - plan.weights_bytes - plan.workspace_bytes}) and "
             f"{size_text(plan.available_bytes)} ({plan.available_bytes} bytes) are available: lower --kv-cache-memory, "
             "--max-num-batched-tokens or --max-num-seqs, or take a smaller model"
@@ -165,14 +180,15 @@ def _check_fits(plan: MemoryPlan, config: EngineConfig) -> None:
     if plan.num_blocks < 1:
         raise InvalidConfig(
             f"kv_cache_memory is {config.kv_cache_memory}: less than one block of {plan.block_size} tokens, "
-            f"which takes {block_bytes} bytes: give at least that",
+            f"which takes {block_bytes * plan.num_ranks} bytes: give at least that",
             param="kv_cache_memory",
         )
     asked = config.max_model_len
     if asked is not None and asked > plan.kv_tokens:  # 2
         blocks = -(-asked // plan.block_size)
         raise InvalidConfig(
-            f"max_model_len is {asked}, the KV cache of {plan.kv_bytes} bytes holds {plan.kv_tokens} tokens: lower "
-            f"--max-model-len, or give --kv-cache-memory at least {blocks * block_bytes}",
+            f"max_model_len is {asked}, the KV cache of {plan.kv_bytes * plan.num_ranks} bytes holds {plan.kv_tokens} "
+            "tokens: lower --max-model-len, or give --kv-cache-memory at least "
+            f"{blocks * block_bytes * plan.num_ranks}",
             param="max_model_len",
         )

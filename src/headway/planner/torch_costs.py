@@ -7,24 +7,27 @@ from headway.errors import InvalidConfig
 from headway.model.ops import Embed, Experts, HeadLinear, Linear, Op
 from headway.model.program import Program
 from headway.planner.costs import Costs
-from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_TOKENS
+from headway.planner.limits import MAX_ATTENTION_SCORES, MAX_GATHERED_ON_GPU, MAX_GATHERED_TOKENS
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def torch_costs(program: Program, dtype: str, config: EngineConfig) -> Costs:
+def torch_costs(program: Program, dtype: str, config: EngineConfig, *, on_gpu: bool = False) -> Costs:
     """The costs in `dtype`. Raises InvalidConfig for what only the native executor has: quantization, an int8 cache.
 
     Args:
         config: max_model_len, max_num_seqs, max_num_batched_tokens, quantization and kv_cache_dtype are read.
+        on_gpu: nothing is packed there, and attention may gather more.
     """
     _check_config(dtype, config)
     size = DTYPE_BYTES[dtype]
+    max_gathered = MAX_GATHERED_ON_GPU if on_gpu else MAX_GATHERED_TOKENS
+    num_repacked = 0 if on_gpu else _num_repacked(program)
     return Costs(
         dtype=dtype,
         weights_text=dtype,
-        weights_bytes=(program.num_weights + _num_repacked(program)) * size,
-        workspace_bytes=_workspace_bytes(program, dtype, config, config.max_model_len or program.max_position),
+        weights_bytes=(program.num_weights + num_repacked) * size,
+        workspace_bytes=_workspace_bytes(program, dtype, config, max_gathered),
         kv_dtype=dtype,
         kv_bytes_per_token=sum(cache.elements_per_token for cache in program.caches) * size,
     )
@@ -52,13 +55,13 @@ def _num_repacked(program: Program) -> int:
     return sum(math.prod(program.weights[name]) for name in shared)
 
 
-def _workspace_bytes(program: Program, dtype: str, config: EngineConfig, max_model_len: int) -> int:
+def _workspace_bytes(program: Program, dtype: str, config: EngineConfig, max_gathered: int) -> int:
     """The widest moment of a full step, its logits, and what attention gathers and masks."""
-    size = DTYPE_BYTES[dtype]
+    size, max_model_len = DTYPE_BYTES[dtype], config.max_model_len or program.max_position
     num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     values = config.max_num_batched_tokens * _peak_width(program) * size
     logits = num_rows * program.vocab_size * (4 if size == 4 else 4 + size)
-    gathered_tokens = min(max(MAX_GATHERED_TOKENS, max_model_len), config.max_num_seqs * max_model_len)
+    gathered_tokens = min(max(max_gathered, max_model_len), config.max_num_seqs * max_model_len)
     widest = max((cache.num_kv_heads * max(cache.qk_dim, cache.v_dim) for cache in program.caches), default=0)
     scores = min(MAX_ATTENTION_SCORES, config.max_num_batched_tokens * max_model_len)
     return values + logits + 2 * gathered_tokens * widest * size + scores * size

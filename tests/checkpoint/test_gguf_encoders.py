@@ -11,7 +11,7 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from tokenizers import Tokenizer as Library
 
-from headway import LLM
+from headway import LLM, AsyncLLM
 from headway.checkpoint.checkpoint import is_encoder, open_checkpoint
 from headway.checkpoint.shape import EncoderShape
 from headway.errors import CorruptCheckpoint, UnsupportedModel
@@ -92,6 +92,14 @@ def test_a_file_gives_the_folders_vectors_of_texts(folders: Path, tmp_path: Path
     np.testing.assert_allclose(scores, [wanted[0] @ wanted[1], wanted[0] @ wanted[2]], atol=1e-5, rtol=0)
     with LLM(str(path), threads=1) as llm:
         np.testing.assert_allclose([each.embedding for each in llm.embed(TEXTS)], wanted, atol=2e-4, rtol=0)
+
+
+async def test_a_file_is_served_by_the_predictor_of_encoders(folders: Path, tmp_path: Path) -> None:
+    path = with_word_pieces(folders / "distilbert" / "model.gguf", tmp_path / "distilbert.gguf")
+    with LLM(str(path), threads=1) as llm:
+        wanted = llm.embed(TEXTS)
+    async with AsyncLLM(str(path), threads=1) as llm:
+        assert await llm.embed(TEXTS) == wanted
 
 
 def with_word_pieces(source: Path, target: Path) -> Path:

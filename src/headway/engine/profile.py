@@ -72,6 +72,35 @@ class StepRecorder:
         )
 
 
+class RecordedRunner:
+    """A StepRunner whose next steps may be recorded."""
+
+    def __init__(self, runner: StepRunner, executor: Executor) -> None:
+        self._runner = runner
+        self._executor = executor
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Computes a plan."""
+        return self._runner.run(plan)
+
+    def record(self, num_steps: int) -> None:
+        """Records the next steps in place of what was asked for before; 0: none."""
+        if isinstance(self._runner, StepRecorder):
+            self._runner = self._runner.close()
+        if num_steps:
+            self._runner = StepRecorder(self._runner, self._executor, num_steps)
+
+    def take(self) -> list[wire.ProfiledStep] | None:
+        """What was recorded since the last call; None: nothing is asked for, or all was taken."""
+        if not isinstance(self._runner, StepRecorder):
+            return None
+        taken = self._runner.take()
+        if self._runner.is_done and not taken:
+            self.record(0)
+            return None
+        return taken
+
+
 def _parts(ops: list[OpTime], begin_ns: int, end_ns: int) -> list[OpTime]:
     """The ops with what comes before and after them; without ops the step is one part."""
     if not ops:

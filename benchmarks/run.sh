@@ -57,5 +57,6 @@ part "Chunk sizes" "$python" "$here/chunk_sizes.py" "$demo"
 part "Shared prefix" "$python" "$here/prefix_ttft.py" "$demo" --at-least 5
 nice bash "$here/prepare.sh" --without-models "$dir" encoders || status=1
 part "Embeddings" "$python" "$here/embeddings.py" --dir "$dir" --at-least 1.0
+part "On a GPU" "$python" "$here/gpu.py" --dir "$dir"
 with llamacpp && part "Accuracy" "$python" "$here/accuracy.py" --dir "$dir"
 exit $status

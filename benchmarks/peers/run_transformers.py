@@ -10,14 +10,16 @@ from workloads import TokenIds, make_parser, run_engine
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype)).eval()
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype))
+    model = model.to(arguments.device).eval()
 
     @torch.inference_mode()
     def generate(prompts: list[TokenIds], output: int) -> int:
-        ids = torch.tensor(prompts)
+        ids = torch.tensor(prompts, device=arguments.device)
         made = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),

@@ -4,11 +4,13 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 import structlog
+from structlog.stdlib import ProcessorFormatter
 
-from headway.observe.logs import get_logger, set_up_logs
+from headway.observe.logs import JsonLines, get_logger, set_up_logs
 
 
 @pytest.fixture
@@ -16,7 +18,9 @@ def root_restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     uvicorn_level = logging.getLogger("uvicorn.error").level
+    kept = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
     yield
+    logging.logThreads, logging.logProcesses, logging.logMultiprocessing = kept
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.getLogger("uvicorn.error").setLevel(uvicorn_level)
@@ -39,6 +43,29 @@ def test_every_line_is_an_object_with_the_requests_id() -> None:
         {"event": "a thing happened", "count": 3, "request_id": "req-1", "level": "info"},
         {"event": "told too", "level": "warning"},
     ]
+
+
+@pytest.mark.usefixtures("root_restored")
+def test_a_plain_line_is_what_the_chain_makes_of_it() -> None:
+    set_up_logs("json", "info", io.StringIO())
+    formatter = logging.getLogger().handlers[0].formatter
+    assert isinstance(formatter, JsonLines)
+    record = logging.makeLogRecord(
+        {
+            "name": "n",
+            "msg": "took %d ms",
+            "args": (7,),
+            "levelno": 30,
+            "levelname": "WARNING",
+            "request_id": "r",
+            "x": 1,
+        }
+    )
+    plain = json.loads(formatter.format(record))
+    chained = json.loads(ProcessorFormatter.format(formatter, record))
+    assert datetime.fromisoformat(plain.pop("timestamp")).timestamp() == pytest.approx(record.created, abs=1e-5)
+    chained.pop("timestamp")
+    assert plain == chained == {"event": "took 7 ms", "request_id": "r", "x": 1, "level": "warning"}
 
 
 @pytest.mark.usefixtures("root_restored")

@@ -136,7 +136,7 @@ def make_exchange(batch: WriteBatch, **changed: Any) -> tuple[Exchange, FakeTran
     flow = SimpleNamespace(write_paused=changed.pop("write_paused", False), resume_reading=lambda: None)
     fields = {"disconnected": False, "chunked_encoding": True, "response_complete": False, **changed}
     cycle = SimpleNamespace(transport=BatchedTransport(transport, batch), flow=flow, **fields)
-    return Exchange(cycle, asyncio.get_running_loop()), transport
+    return Exchange(cycle, transport, batch), transport
 
 
 def make_batch() -> WriteBatch:
@@ -203,6 +203,17 @@ async def test_nothing_is_written_past_a_reader_who_is_behind_or_gone(changed: d
     assert exchange.try_write(b"x") is is_taken
     await asyncio.sleep(0)
     assert not transport.done
+
+
+@pytest.mark.parametrize("change", [("flow", SimpleNamespace(write_paused=True)), ("response_complete", True)])
+async def test_who_was_written_to_once_is_looked_at_again_when_something_has_changed(change: tuple[str, Any]) -> None:
+    exchange, transport = make_exchange(make_batch())
+    assert exchange.try_write(b"x")
+    setattr(exchange._cycle, *change)
+    exchange.hold()
+    assert not exchange.try_write(b"y")
+    await asyncio.sleep(0)
+    assert transport.done == [b"1\r\nx\r\n"]
 
 
 @pytest.mark.parametrize("is_gone_before", [False, True])

@@ -7,6 +7,7 @@ logged: log calls name ids, counts and error codes.
 
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 import orjson
@@ -35,9 +36,12 @@ def set_up_logs(format: LogFormat = "auto", level: LogLevel = "info", stream: Te
         if is_console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_dump)]
     )
+    # No line tells them, and each costs a look at the process for each line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(stream)
+    kind = structlog.stdlib.ProcessorFormatter if is_console else JsonLines
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
+        kind(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
@@ -61,6 +65,25 @@ def get_logger(name: str) -> Any:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+class JsonLines(structlog.stdlib.ProcessorFormatter):
+    """One object a line. A plain line, such as each request's, is made without structlog's chain: in half the time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        if record.exc_info or record.exc_text or record.stack_info or not isinstance(record.msg, str):
+            return super().format(record)
+        extra = {name: value for name, value in record.__dict__.items() if name not in _RECORD_FIELDS}
+        time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        return _dump({"event": record.getMessage(), **extra, "level": record.levelname.lower(), "timestamp": time})
+
+
+_RECORD_FIELDS = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+}
 
 
 def _dump(event: Any, **_: Any) -> str:

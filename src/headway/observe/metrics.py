@@ -174,6 +174,15 @@ class ModelMetrics:
 class RequestMeter:
     """Times and counts one accepted request of a model, choice by choice; told by whoever iterates its stream."""
 
+    __slots__ = (
+        "_arrived_s",
+        "_inter_token",
+        "_is_ended",
+        "_metrics",
+        "_open_choices",
+        "_spans",
+    )
+
     def __init__(self, metrics: Metrics, model: str, num_choices: int, arrived_s: float) -> None:
         """
         Args:

@@ -44,6 +44,7 @@ class HttpProtocol(HttpToolsProtocol):
     _is_head_too_long = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._own_transport = transport
         super().connection_made(cast(Any, BatchedTransport(transport, batch_of(self.loop))))
         self._start_head()
 
@@ -121,9 +122,21 @@ class HttpProtocol(HttpToolsProtocol):
                 self._exchange.lose_client()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        self._hold_exchange()
+        super().pause_writing()
+
+    def on_response_complete(self) -> None:
+        self._hold_exchange()
+        super().on_response_complete()
+
+    def _hold_exchange(self) -> None:
+        if self._exchange is not None:
+            self._exchange.hold()
+
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
-        self._exchange = Exchange(cycle, self.loop)
+        self._exchange = Exchange(cycle, self._own_transport, batch_of(self.loop))
         cycle.scope["extensions"] |= {WRITE_EXTENSION: self._exchange, WATCH_EXTENSION: self._exchange.watch}
         super()._start_asgi_task(cycle, app)
 

@@ -78,6 +78,8 @@ class EventTemplate:
         make_event: the event of a string. It is encoded once; the string must be in it once.
     """
 
+    __slots__ = ("_head", "_tail")
+
     _MARK = "\x00headway\x00"  # control characters: escaped in JSON, and in no id, so that it is found again
 
     def __init__(self, make_event: Callable[[str], bytes]) -> None:
@@ -168,6 +170,13 @@ class _Writer:
 
 class _ChunkSink:
     """Writes deltas as chunks; what has to wait is kept until drain(), and nothing is taken meanwhile."""
+
+    __slots__ = (
+        "_chunk",
+        "_pending",
+        "_try_write",
+        "_writer",
+    )
 
     def __init__(self, chunks: Chunks, writer: _Writer) -> None:
         self._chunk = chunks.chunk

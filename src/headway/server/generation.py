@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
 from typing import Protocol
 
 from headway.core.output import PromptOutput, TextDelta, TokenLogprob, Usage
 from headway.core.request import GenerateRequest
+from headway.observe.clock import Clock
 from headway.observe.logs import get_logger
 from headway.observe.metrics import RequestMeter
 from headway.server.state import ServerState
@@ -101,12 +101,14 @@ class Generation:
     async def feed(self, sink: Sink) -> None:
         """Gives all deltas to the sink as they come, those that are there together. Raises the first stream's error."""
         if len(self._streams) == 1:
-            while await self._feed_one(partial(self._give, sink, 0)):
+            take = _Counted(self._meters[0], self._clock, sink, 0).take
+            while await self._feed_one(take):
                 await sink.drain()
             return
+        counted = [_Counted(meter, self._clock, sink, place * self._n) for place, meter in enumerate(self._meters)]
         async with aclosing(self._merged()) as merged:
             async for prompt, delta in merged:
-                if not self._give(sink, prompt, (delta,)):
+                if not counted[prompt].take((delta,)):
                     await sink.drain()
 
     async def collect(self) -> list[Choice]:
@@ -145,15 +147,31 @@ class Generation:
             self._end_reason = "error"
             raise
 
-    def _give(self, sink: Sink, prompt: int, deltas: Sequence[TextDelta]) -> bool:
-        """Counts deltas of a prompt and hands them on."""
-        meter, now_s = self._meters[prompt], self._clock.now()
+
+class _Counted:
+    """A prompt's way to the sink: its deltas are counted and handed on. One object, since it is called at each token.
+
+    Args:
+        first: the index of the prompt's first choice.
+    """
+
+    __slots__ = ("_first", "_meter", "_now", "_take")
+
+    def __init__(self, meter: RequestMeter, clock: Clock, sink: Sink, first: int) -> None:
+        self._meter = meter
+        self._now = clock.now
+        self._take = sink.take
+        self._first = first
+
+    def take(self, deltas: Sequence[TextDelta]) -> bool:
+        """As Sink.take."""
+        meter, now_s = self._meter, self._now()
         for delta in deltas:
             if delta.token_ids:
                 meter.on_tokens(delta.choice, len(delta.token_ids), now_s)
             if delta.finish_reason is not None:
                 meter.on_finish(delta.choice, delta.finish_reason)
-        return sink.take(prompt * self._n, deltas)
+        return self._take(self._first, deltas)
 
 
 class _Whole:

@@ -14,13 +14,13 @@ class WriteBatch:
     """One event loop's writes, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._pieces: list[tuple[asyncio.Transport, bytes | None]] = []
 
     def add(self, transport: asyncio.Transport, data: bytes | None) -> None:
         """Writes it by the end of this turn; None: closes the connection then."""
         if not self._pieces:
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._pieces.append((transport, data))
 
     def _flush(self) -> None:
@@ -36,6 +36,12 @@ class WriteBatch:
 
 class BatchedTransport:
     """A transport whose writes, and whose closing after them, go out with the batch. All else is the transport's."""
+
+    __slots__ = (
+        "_add",
+        "_is_closing",
+        "_transport",
+    )
 
     def __init__(self, transport: asyncio.Transport, batch: WriteBatch) -> None:
         self._transport = transport
@@ -66,25 +72,35 @@ class Exchange:
 
     Args:
         cycle: uvicorn's RequestResponseCycle, whose send() and receive() these stand for.
+        transport: the connection's own, which the batch writes to.
     """
 
-    __slots__ = ("_cycle", "_leave", "_loop", "_write")
+    __slots__ = ("_add", "_can_write", "_cycle", "_leave", "_loop", "_transport")
 
-    def __init__(self, cycle: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, cycle: Any, transport: asyncio.Transport, batch: WriteBatch) -> None:
         self._cycle = cycle
-        self._write = cycle.transport.write
-        self._loop = loop
+        self._transport = transport
+        self._add = batch.add
+        self._can_write = False
+        """A piece may be written: found out once, and again after hold()."""
+        self._loop = batch.loop
         self._leave: Callable[[], None] | None = None
 
     def try_write(self, data: bytes) -> bool:
         """See events.BodyWriter: as send() does it for a chunked body, where it need not wait."""
-        cycle = self._cycle
-        if cycle.disconnected:
-            return True
-        if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.response_complete:
-            return False
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        if not self._can_write:
+            cycle = self._cycle
+            if cycle.disconnected:
+                return True
+            if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.response_complete:
+                return False
+            self._can_write = True
+        self._add(self._transport, b"%x\r\n%b\r\n" % (len(data), data))
         return True
+
+    def hold(self) -> None:
+        """Something changed: the reader is behind or gone, or the answer is complete."""
+        self._can_write = False
 
     def watch(self, leave: Callable[[], None] | None) -> None:
         """See disconnect.Watch: as receive() does it once the body was read."""
@@ -97,6 +113,7 @@ class Exchange:
 
     def lose_client(self) -> None:
         """The client has left; called from the event loop."""
+        self.hold()
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()

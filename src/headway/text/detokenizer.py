@@ -31,6 +31,14 @@ class Detokenizer:
             text, whose first space a tokenizer of Llama 2's kind takes away.
     """
 
+    __slots__ = (
+        "_decoder",
+        "_drops_space",
+        "_is_whole",
+        "_left_out",
+        "_token_bytes",
+    )
+
     def __init__(self, tokenizer: SpelledTokens, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
         self._token_bytes = tokenizer.token_bytes
         self._left_out: Set[int] = tokenizer.special_token_ids if skip_special_tokens else frozenset()

@@ -23,6 +23,19 @@ class ChoiceAssembler:
     the choice (an end token, one of stop_token_ids) is left out unless include_stop_str_in_output; the token counts.
     """
 
+    __slots__ = (
+        "_detokenizer",
+        "_hidden_ids",
+        "_is_plain",
+        "_sampling",
+        "_stop",
+        "_tokenizer",
+        "choice",
+        "is_ended",
+        "num_overshoot",
+        "num_tokens",
+    )
+
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, choice: int = 0) -> None:
         self.choice = choice
         self.is_ended = False

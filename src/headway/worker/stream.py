@@ -42,6 +42,32 @@ class StreamLimits:
 class RequestStream:
     """One reader's side of one request. Iterate it, and close it."""
 
+    __slots__ = (
+        "_choices",
+        "_clock",
+        "_error",
+        "_fresh",
+        "_is_closed",
+        "_limits",
+        "_loop",
+        "_num_cached_tokens",
+        "_num_live",
+        "_prompt",
+        "_queue",
+        "_send",
+        "_slow_timer",
+        "_take",
+        "_timeout_timer",
+        "_unread_bytes",
+        "_waiter",
+        "_wire_id",
+        "accepted",
+        "is_held",
+        "model",
+        "num_unsettled",
+        "prompt_token_ids",
+    )
+
     def __init__(
         self,
         request: PreparedRequest,

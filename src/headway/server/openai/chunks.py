@@ -28,6 +28,13 @@ from headway.server.openai.schema import ChatChunkChoice, CompletionChoice, Delt
 class ChatChunks:
     """chat.completion.chunk (server/events.Chunks)."""
 
+    __slots__ = (
+        "_generation",
+        "_options",
+        "_started",
+        "_templates",
+    )
+
     def __init__(self, options: Options, generation: Generation) -> None:
         self._options = options
         self._generation = generation
@@ -84,6 +91,14 @@ class ChatChunks:
 
 class CompletionChunks:
     """text_completion in pieces (server/events.Chunks): text, then an empty one with the finish_reason, a choice."""
+
+    __slots__ = (
+        "_generation",
+        "_is_first",
+        "_num_characters",
+        "_options",
+        "_templates",
+    )
 
     def __init__(self, options: Options, generation: Generation) -> None:
         self._options = options

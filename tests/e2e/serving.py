@@ -47,7 +47,11 @@ class Server:
         return workers[0]
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
-        wait_until(lambda: self.get("/ready").status_code == 200, deadline_s, self.describe)
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.describe()
+            return self.get("/ready").status_code == 200
+
+        wait_until(is_ready, deadline_s, self.describe)
 
     def check_idle(self) -> None:
         """Alive, no request open, no block referenced, none lost."""
@@ -91,9 +95,14 @@ def start_server(tmp_path: Path, *flags: str, model: str = "demo") -> Server:
         server.url = words[0].rstrip("/.,") if words else ""
         return bool(words)
 
-    wait_until(listens, START_DEADLINE_S, server.describe)
-    server.url = "/".join(server.url.split("/")[:3])
-    server.wait_ready()
+    try:
+        wait_until(listens, START_DEADLINE_S, server.describe)
+        server.url = "/".join(server.url.split("/")[:3])
+        server.wait_ready()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return server
 
 

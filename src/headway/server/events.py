@@ -153,7 +153,7 @@ class _Writer:
     """A body's way out: at once where it need not wait, else by send, which waits for the client to read."""
 
     def __init__(self, send: Send, at_once: BodyWriter, timeout_s: float) -> None:
-        self.try_write = at_once.try_write
+        self.at_once = at_once
         self._send = send
         self._timeout_s = timeout_s
 
@@ -171,26 +171,21 @@ class _Writer:
 class _ChunkSink:
     """Writes deltas as chunks; what has to wait is kept until drain(), and nothing is taken meanwhile."""
 
-    __slots__ = (
-        "_chunk",
-        "_pending",
-        "_try_write",
-        "_writer",
-    )
+    __slots__ = ("_at_once", "_chunks", "_pending", "_writer")
 
     def __init__(self, chunks: Chunks, writer: _Writer) -> None:
-        self._chunk = chunks.chunk
+        self._chunks = chunks
         self._writer = writer
-        self._try_write = writer.try_write
+        self._at_once = writer.at_once
         self._pending = b""
 
     def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
-        chunk = self._chunk
+        chunks = self._chunks
         if len(deltas) == 1:
-            data = chunk(first + deltas[0].choice, deltas[0])
+            data = chunks.chunk(first + deltas[0].choice, deltas[0])
         else:
-            data = b"".join([chunk(first + delta.choice, delta) for delta in deltas])
-        if not data or self._try_write(data):
+            data = b"".join([chunks.chunk(first + delta.choice, delta) for delta in deltas])
+        if not data or self._at_once.try_write(data):
             return True
         self._pending = data
         return False

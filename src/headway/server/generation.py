@@ -155,12 +155,12 @@ class _Counted:
         first: the index of the prompt's first choice.
     """
 
-    __slots__ = ("_first", "_meter", "_now", "_take")
+    __slots__ = ("_first", "_meter", "_now", "_sink")
 
     def __init__(self, meter: RequestMeter, clock: Clock, sink: Sink, first: int) -> None:
         self._meter = meter
         self._now = clock.now
-        self._take = sink.take
+        self._sink = sink
         self._first = first
 
     def take(self, deltas: Sequence[TextDelta]) -> bool:
@@ -171,7 +171,7 @@ class _Counted:
                 meter.on_tokens(delta.choice, len(delta.token_ids), now_s)
             if delta.finish_reason is not None:
                 meter.on_finish(delta.choice, delta.finish_reason)
-        return self._take(self._first, deltas)
+        return self._sink.take(self._first, deltas)
 
 
 class _Whole:

@@ -75,12 +75,12 @@ class Exchange:
         transport: the connection's own, which the batch writes to.
     """
 
-    __slots__ = ("_add", "_can_write", "_cycle", "_leave", "_loop", "_transport")
+    __slots__ = ("_batch", "_can_write", "_cycle", "_leave", "_loop", "_transport")
 
     def __init__(self, cycle: Any, transport: asyncio.Transport, batch: WriteBatch) -> None:
         self._cycle = cycle
         self._transport = transport
-        self._add = batch.add
+        self._batch = batch
         self._can_write = False
         """A piece may be written: found out once, and again after hold()."""
         self._loop = batch.loop
@@ -95,7 +95,7 @@ class Exchange:
             if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.response_complete:
                 return False
             self._can_write = True
-        self._add(self._transport, b"%x\r\n%b\r\n" % (len(data), data))
+        self._batch.add(self._transport, b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
     def hold(self) -> None:

@@ -36,11 +36,11 @@ class Detokenizer:
         "_drops_space",
         "_is_whole",
         "_left_out",
-        "_token_bytes",
+        "_tokenizer",
     )
 
     def __init__(self, tokenizer: SpelledTokens, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
-        self._token_bytes = tokenizer.token_bytes
+        self._tokenizer = tokenizer
         self._left_out: Set[int] = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._decoder = _Utf8Decoder(errors="replace")
         self._drops_space = tokenizer.strips_leading_space and not continues
@@ -51,9 +51,11 @@ class Detokenizer:
         """The whole characters that these tokens complete; may be empty."""
         left_out = self._left_out
         if len(token_ids) == 1:
-            new = b"" if token_ids[0] in left_out else self._token_bytes(token_ids[0])
+            new = b"" if token_ids[0] in left_out else self._tokenizer.token_bytes(token_ids[0])
         else:
-            new = b"".join([self._token_bytes(token_id) for token_id in token_ids if token_id not in left_out])
+            new = b"".join(
+                [self._tokenizer.token_bytes(token_id) for token_id in token_ids if token_id not in left_out]
+            )
         if self._is_whole and new.isascii():
             text = new.decode("ascii")
         else:

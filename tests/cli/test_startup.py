@@ -11,9 +11,11 @@ from headway.worker import spawn
 
 @pytest.fixture(autouse=True)
 def collector_restored() -> Iterator[None]:
+    threshold = gc.get_threshold()
     yield
     gc.enable()
     gc.unfreeze()
+    gc.set_threshold(*threshold)
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def test_a_command_that_runs_a_model_starts_its_process_at_once(line: str, start
     startup.end()
     assert gc.isenabled()
     assert gc.get_freeze_count() > 0
+    assert gc.get_threshold()[0] > 10_000
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,28 @@ async def test_deltas_that_are_there_together_are_one_write(
         bodies.append(message.get("body", b""))
 
     await make_stream(await open_generation(app))({"type": "http"}, never, send)
-    assert [body.count(b"data: ") for body in bodies] == [0, 2, 2, 1]
+    assert [body.count(b"data: ") for body in bodies] == [0, 2, 3]
     assert [chunk["choices"][0]["text"] for chunk in sse(b"".join(bodies).decode())[:-1]] == ["a", "b", "c", ""]
+
+
+@pytest.mark.parametrize("fault", [None, ZeroDivisionError("injected")])
+async def test_the_end_of_the_last_choice_goes_out_with_the_end_of_the_stream(
+    app: Any, service: FakeService, fault: Exception | None
+) -> None:
+    script: list[TextDelta | Exception] = [token(0, "a", finish_reason="stop"), token(1, "b"), token(1, "c")]
+    script += [token(1, "d", finish_reason="length"), *([fault] if fault else [])]
+    service.script = lambda _: script  # type: ignore[assignment,return-value]
+    bodies: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        bodies.append(message.get("body", b""))
+
+    request = GenerateRequest("r", "m", TextPrompt("x"), SamplingParams(max_tokens=9, n=2))
+    await make_stream(await Generation.open(app.state.headway, [request], 0.0))({"type": "http"}, never, send)
+    num_ends = [body.count(b'"finish_reason":"') for body in bodies if body]
+    assert num_ends == ([1, 0, 0, 1, 0] if fault else [1, 0, 0, 1])
+    assert bodies[-1].endswith(b"data: [DONE]\n\n")
+    assert (b'"error"' in bodies[-1]) is (fault is not None)
 
 
 async def never() -> Message:
@@ -108,7 +128,7 @@ async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_th
     scope = {"type": "http", "extensions": {WRITE_EXTENSION: Writer()}}
     await make_stream(await open_generation(app))(scope, never, send)
     ways = [way for way, _ in written]
-    assert ways == ["http.response.start", "past", "http.response.body", "past", "http.response.body"]
+    assert ways == ["http.response.start", "past", "http.response.body", "http.response.body"]
     texts = [chunk["choices"][0]["text"] for chunk in sse(b"".join(data for _, data in written).decode())[:-1]]
     assert texts == ["a", "b", "c", ""]
 

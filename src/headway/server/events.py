@@ -144,9 +144,14 @@ class EventStream(Response):
     async def _send_chunks(self, writer: "_Writer") -> bytes:
         """All but what comes after the last delta, which it returns."""
         chunks = self._events(self._generation)
+        sink = _ChunkSink(chunks, writer, self._generation.num_choices)
         await writer.write(chunks.begin())
-        await self._generation.feed(_ChunkSink(chunks, writer))
-        return chunks.end()
+        try:
+            await self._generation.feed(sink)
+        except Exception:
+            await sink.drain()
+            raise
+        return sink.take_pending() + chunks.end()
 
 
 class _Writer:
@@ -169,14 +174,16 @@ class _Writer:
 
 
 class _ChunkSink:
-    """Writes deltas as chunks; what has to wait is kept until drain(), and nothing is taken meanwhile."""
+    """Writes deltas as chunks. What has to wait is kept until drain(), and nothing is taken meanwhile; what ends the
+    last choice is kept too, for it goes out with the end of the stream."""
 
-    __slots__ = ("_at_once", "_chunks", "_pending", "_writer")
+    __slots__ = ("_at_once", "_chunks", "_num_open", "_pending", "_writer")
 
-    def __init__(self, chunks: Chunks, writer: _Writer) -> None:
+    def __init__(self, chunks: Chunks, writer: _Writer, num_choices: int) -> None:
         self._chunks = chunks
         self._writer = writer
         self._at_once = writer.at_once
+        self._num_open = num_choices
         self._pending = b""
 
     def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
@@ -185,6 +192,9 @@ class _ChunkSink:
             data = chunks.chunk(first + deltas[0].choice, deltas[0])
         else:
             data = b"".join([chunks.chunk(first + delta.choice, delta) for delta in deltas])
+        if deltas[-1].finish_reason is not None and self._is_end(deltas):
+            self._pending = data
+            return True
         if not data or self._at_once.try_write(data):
             return True
         self._pending = data
@@ -192,8 +202,16 @@ class _ChunkSink:
 
     async def drain(self) -> None:
         """Raises SlowReader."""
+        await self._writer.write(self.take_pending())
+
+    def take_pending(self) -> bytes:
+        """What is kept, which is the caller's from now on."""
         data, self._pending = self._pending, b""
-        await self._writer.write(data)
+        return data
+
+    def _is_end(self, deltas: Sequence[TextDelta]) -> bool:
+        self._num_open -= sum(delta.finish_reason is not None for delta in deltas)
+        return self._num_open <= 0
 
 
 class _NoWriter:

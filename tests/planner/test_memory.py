@@ -140,6 +140,8 @@ def test_a_gpu_holds_a_tied_table_once_and_gives_the_pool_nine_tenths():
     config = EngineConfig(max_num_seqs=4096, max_num_batched_tokens=4096)
     costs = torch_costs(PROGRAM, "bfloat16", config, on_gpu=True)
     assert costs.weights_bytes == (WEIGHTS - 1000 * 64) * 2
+    eager = torch_costs(PROGRAM, "bfloat16", dataclasses.replace(config, enforce_eager=True), on_gpu=True)
+    assert costs.workspace_bytes == 2 * eager.workspace_bytes  # captured steps have their own
     available = 4 * GIB
     made = plan_memory(PROGRAM, costs, config, available, on_gpu=True)
     useful = 4096 * 512 // 16  # blocks; a block of bfloat16 is TOKEN * 8 bytes

@@ -16,18 +16,20 @@ def torch_costs(program: Program, dtype: str, config: EngineConfig, *, on_gpu: b
     """The costs in `dtype`. Raises InvalidConfig for what only the native executor has: quantization, an int8 cache.
 
     Args:
-        config: max_model_len, max_num_seqs, max_num_batched_tokens, quantization and kv_cache_dtype are read.
-        on_gpu: nothing is packed there, and attention may gather more.
+        config: max_model_len, max_num_seqs, max_num_batched_tokens, quantization, kv_cache_dtype and enforce_eager are
+            read.
+        on_gpu: nothing is packed there, attention may gather more, and captured steps have a workspace of their own.
     """
     _check_config(dtype, config)
     size = DTYPE_BYTES[dtype]
     max_gathered = MAX_GATHERED_ON_GPU if on_gpu else MAX_GATHERED_TOKENS
     num_repacked = 0 if on_gpu else _num_repacked(program)
+    num_workspaces = 2 if on_gpu and not config.enforce_eager else 1
     return Costs(
         dtype=dtype,
         weights_text=dtype,
         weights_bytes=(program.num_weights + num_repacked) * size,
-        workspace_bytes=_workspace_bytes(program, dtype, config, max_gathered),
+        workspace_bytes=num_workspaces * _workspace_bytes(program, dtype, config, max_gathered),
         kv_dtype=dtype,
         kv_bytes_per_token=sum(cache.elements_per_token for cache in program.caches) * size,
     )

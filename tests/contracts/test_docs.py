@@ -61,6 +61,7 @@ def families() -> dict[str, tuple[str, set[str]]]:
     meter.on_tokens(0, 1, 1.0)
     meter.on_tokens(0, 1, 2.0)
     meter.end(Usage(1, 2, 0), "stop", 2.0)
+    metrics.encoders.end("m", "score", "success", num_tokens=1, seconds=1.0)
     metrics.rejections.labels("queue_full").inc()
     metrics.http_requests.labels("/", "GET", "200").inc()
     metrics.http_duration.labels("/").observe(1.0)

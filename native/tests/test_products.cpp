@@ -568,9 +568,13 @@ void test_every_type(const ExecKernels& kernels) {
             check_matrix(kernels, type, f32_format, 21, 70);
         }
     }
-    for (GgmlType type : {GgmlType::q4_1, GgmlType::q8_0}) {  // more rows than any kernel takes at once
-        const int32_t count = 9 * kernels.row_tile + 1;
-        check_values(kernels, random_matrix(type, form_of(type), 85, 64), random_floats(count * 64, 11), count, {});
+    const int32_t many = 9 * kernels.row_tile + 1;  // more rows than any kernel takes at once, and columns in several blocks
+    for (GgmlType type : {GgmlType::q4_1, GgmlType::q8_0, GgmlType::bf16}) {
+        const int32_t num_cols = is_float_type(type) ? 300 : 64;
+        check_values(kernels, random_matrix(type, form_of(type), 85, num_cols), random_floats(many * num_cols, 11), many, {});
+    }
+    if (!kernels.multiplies_bf16) {
+        check_values(kernels, random_matrix(GgmlType::f32, f32_format, 85, 300), random_floats(many * 300, 12), many, {});
     }
     for (int32_t num_lanes : {16, 24, 80}) {
         check_gate(kernels, int4_format, GgmlType::q4_1, num_lanes);

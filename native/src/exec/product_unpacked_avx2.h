@@ -1,8 +1,9 @@
-// Products of many rows with AVX2: the codes of a panel are unpacked once, into what is multiplied, and all rows go by them.
-// product_nibbles_avx2.h and product_bytes_avx2.h have the sums, which are the same.
+// Products of many rows with AVX2: the weights of a panel are unpacked once, into what is multiplied, and all rows go by
+// them. product_nibbles_avx2.h, product_bytes_avx2.h and product_floats_avx2.h have the sums, which are the same.
 #pragma once
 
 #include "product_avx2.h"
+#include "product_floats_avx2.h"
 
 namespace headway {
 namespace {
@@ -37,6 +38,7 @@ static_assert(most_unpacked_rows % row_tile == 0);
 
 // Unpacked they are twice as many bytes. AVX-VNNI multiplies 8-bit codes as they lie.
 bool should_unpack(const MatrixView& w, int32_t num_rows) {
+    if (is_float_form(w)) return num_rows >= least_float_rows;
     if (num_rows < (w.form == Form::q4 ? least_nibble_rows : least_byte_rows)) return false;
     const bool is_packed = w.form == Form::q4 || (w.form == Form::q8 && ByteSums::offset == 0);
     return is_packed && w.num_groups * group_bytes(w) * 2 <= most_unpacked_bytes;
@@ -58,21 +60,47 @@ HEADWAY_INLINE void ask_for_next(const MatrixView& w, const uint8_t* panel, int3
     ask_for(panel + first * 64, w.panel_bytes, static_cast<int32_t>((last - first) * 64));
 }
 
+// One panel of codes times the rows [row_begin, row_end), to y.
+void multiply_panel_of_codes(const MatrixView& w, const uint8_t* panel, const Activations& a, int32_t row_begin,
+                             int32_t row_end, float* y) {
+    alignas(64) uint8_t codes[most_unpacked_bytes];
+    const int32_t num_tiles = (row_end - row_begin + row_tile - 1) / row_tile;
+    unpack_panel(w, panel, codes);
+    for (int32_t tile = 0; tile < num_tiles; ++tile) {
+        ask_for_next(w, panel, tile, num_tiles);
+        const int32_t row = tile * row_tile;
+        multiply_tile(w, panel, codes, tile_at(a, row_begin + row, row_tile), y + row * y_ld);
+    }
+}
+
+// The same of bf16 and float32.
+void multiply_panel_of_floats(const MatrixView& w, const uint8_t* panel, const Activations& a, int32_t row_begin,
+                              int32_t row_end, float* y) {
+    alignas(64) float weights[float_block_groups * group_cols * panel_lanes];
+    const int32_t num_tiles = (row_end - row_begin + row_tile - 1) / row_tile;
+    const int32_t num_blocks = (w.num_groups + float_block_groups - 1) / float_block_groups;
+    for (int32_t row = 0; row < row_end - row_begin; ++row) __builtin_memset(y + row * y_ld, 0, panel_lanes * sizeof(float));
+    for (int32_t block = 0; block < num_blocks; ++block) {
+        const int32_t group = block * float_block_groups;
+        const int32_t count = smaller(float_block_groups, w.num_groups - group) * group_cols;
+        unpack_floats(w, panel, group, count, weights);
+        for (int32_t tile = 0; tile < num_tiles; ++tile) {
+            ask_for_next(w, panel, block * num_tiles + tile, num_blocks * num_tiles);
+            const int32_t row = tile * row_tile;
+            add_columns_of_tile(weights, tile_at(a, row_begin + row, row_tile), group * group_cols, count, y + row * y_ld);
+        }
+    }
+}
+
 // A product whose panels go by one after the other, each with all rows.
 void run_unpacked(const MatrixView& w, const Activations& a, int32_t row_begin, int32_t row_end, int32_t panel_begin,
                   int32_t panel_end, const ProductOut& out) {
-    alignas(64) uint8_t codes[most_unpacked_bytes];
     alignas(64) float y[most_unpacked_rows * y_ld];
-    const int32_t num_tiles = (row_end - row_begin + row_tile - 1) / row_tile;
+    const auto multiply_panel = is_float_form(w) ? multiply_panel_of_floats : multiply_panel_of_codes;
     for (int32_t panel = panel_begin; panel < panel_end; panel += most_panels) {
         const int32_t num_panels = smaller(most_panels, panel_end - panel);
         for (int32_t p = 0; p < num_panels; ++p) {
-            unpack_panel(w, panel_at(w, panel + p), codes);
-            for (int32_t row = row_begin; row < row_end; row += row_tile) {
-                ask_for_next(w, panel_at(w, panel + p), (row - row_begin) / row_tile, num_tiles);
-                float* y_tile = y + (row - row_begin) * y_ld + p * panel_lanes;
-                multiply_tile(w, panel_at(w, panel + p), codes, tile_at(a, row, row_tile), y_tile);
-            }
+            multiply_panel(w, panel_at(w, panel + p), a, row_begin, row_end, y + p * panel_lanes);
         }
         finish_tile(y, y_ld, row_begin, row_end - row_begin, panel, num_panels, w, out);
     }

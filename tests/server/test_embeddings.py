@@ -19,7 +19,7 @@ from headway.testing.thread_worker import ThreadWorker
 from headway.worker.channel import Channel, Receiver
 from parity.encoders import make_tokenizer, reference_score, reference_vector, save_encoder
 
-CLOSE = 2e-3
+CLOSE = 2e-4
 TEXTS = ["the cat sat on the mat", "a dog ran", "stock markets fell today , and the store is small"]
 
 
@@ -200,6 +200,14 @@ async def test_scores_are_of_pairs_and_one_text_goes_with_all(reranker: Door) ->
         assert [(each["object"], each["index"]) for each in data] == [("score", at) for at in range(len(seconds))]
         wanted = [reranker.wanted_score(*pair) for pair in zip(firsts, seconds, strict=True)]
         np.testing.assert_allclose([each["score"] for each in data], wanted, atol=CLOSE)
+
+
+async def test_a_model_without_token_types_scores_pairs_too(tmp_path: Path) -> None:
+    async with serve(tmp_path, "distilbert-reranker", pooling=None) as door:
+        response = await door.post("/score", text_1=TEXTS[0], text_2=TEXTS)
+        pairs = [door.library.encode(TEXTS[0], text).ids for text in TEXTS]
+        wanted = [reference_score(door.model, ids, [0] * len(ids)) for ids in pairs]
+        np.testing.assert_allclose([each["score"] for each in response.json()["data"]], wanted, atol=CLOSE)
 
 
 async def test_a_roberta_head_scores_pairs_too(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
     accuracy.py --dir DIR [--windows 8] [--forms bf16,q4,q8] [--extra] [--without-llamacpp]
 
-Without --extra the ways that have a bar, in about six minutes of two cores; with it the int8 cache and --quantization,
+Without --extra the ways that have a bar, in about six minutes of two cores; with it other caches and --quantization,
 too. Text: the topics of Python's own documentation (pydoc_data.topics of the Python that runs this), in windows of 512
 tokens. Reference: the torch executor in float32. Printed are the mean KL divergence of the next token's distribution in
 millinats, and the perplexity against the reference's. The exit status is 1 where native bf16 is further than torch's
@@ -49,7 +49,7 @@ class Way:
     executor: str
     """native, torch or llamacpp."""
     dtype: str = "auto"
-    kv_dtype: str = "bfloat16"
+    kv_dtype: str = "float16"
     quantization: str | None = None
     is_ours: bool = False
     """Judged against the case's other one."""
@@ -71,7 +71,8 @@ CASES = (
         "bf16",
         (
             Way("native bf16", "native", "bfloat16", is_ours=True),
-            Way("torch bf16", "torch", "bfloat16"),
+            Way("torch bf16", "torch", "bfloat16", "bfloat16"),
+            Way("native bf16, bfloat16 cache", "native", "bfloat16", "bfloat16", is_extra=True),
             Way("native bf16, int8 cache", "native", "bfloat16", "int8", is_extra=True),
             Way("native --quantization int8", "native", "bfloat16", quantization="int8", is_extra=True),
             Way("native --quantization int4", "native", "bfloat16", quantization="int4", is_extra=True),
@@ -83,9 +84,10 @@ CASES = (
             form,
             (
                 Way(f"native {name}", "native", is_ours=True),
+                Way(f"native {name}, bfloat16 cache", "native", kv_dtype="bfloat16", is_extra=True),
                 Way(f"native {name}, int8 cache", "native", kv_dtype="int8", is_extra=True),
-                Way(f"llama.cpp {name}", "llamacpp", kv_dtype="float16"),
-                Way(f"llama.cpp {name}, bfloat16 cache", "llamacpp"),
+                Way(f"llama.cpp {name}", "llamacpp"),
+                Way(f"llama.cpp {name}, bfloat16 cache", "llamacpp", kv_dtype="bfloat16", is_extra=True),
             ),
             f"llama.cpp {name}",
         )
@@ -256,7 +258,7 @@ def main() -> int:
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--forms", default=",".join(case.form for case in CASES), help="of the model, with commas")
-    parser.add_argument("--extra", action="store_true", help="the int8 cache and --quantization, too")
+    parser.add_argument("--extra", action="store_true", help="other caches and --quantization, too")
     parser.add_argument("--without-llamacpp", action="store_true")
     arguments = parser.parse_args()
     forms = arguments.forms.split(",")

@@ -18,7 +18,6 @@ The life of a request:
 Each choice of an accepted request has exactly one terminal event: stop, length, abort or error.
 """
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -28,27 +27,30 @@ import headway_wire as wire
 from headway.cache.kv_cache import KVCache
 from headway.config import EngineConfig
 from headway.core.output import FinishReason
-from headway.core.sequence import Fork, Sequence, SequenceStatus
+from headway.core.sequence import Sequence, SequenceStatus
 from headway.core.step import PromptScores, StepPlan, StepResult
 from headway.engine.admission import ModelLimits, check_submit
+from headway.engine.arrivals import Arrivals
 from headway.engine.compute import TokenSampler
+from headway.engine.endings import ending_of_token, make_preemption_limit, make_terminal_event
+from headway.engine.gauges import COUNTERS, read_gauges
 from headway.engine.meter import EngineMeter
-from headway.engine.profile import StepRecorder, StepRunner
+from headway.engine.profile import RecordedRunner
 from headway.engine.runner import Runner, to_event_error
+from headway.engine.scheduling import make_scheduler, max_step_tokens
+from headway.engine.shared_executor import SharedExecutor
+from headway.engine.step_time import StepTime
 from headway.errors import (
     HeadwayError,
     InvalidRequest,
     InvariantBroken,
     NonFiniteLogits,
     OutOfMemory,
-    PreemptionLimit,
+    WorkerDied,
     from_wire,
 )
 from headway.executor.base import Executor
-from headway.scheduler.batching import make_batching
 from headway.scheduler.pace import Pace
-from headway.scheduler.policy import make_policy
-from headway.scheduler.scheduler import Scheduler, SchedulerLimits
 
 
 class Engine:
@@ -77,28 +79,20 @@ class Engine:
             num_pool_tokens=kv_cache.num_blocks * kv_cache.block_size,
             scheduling_policy=config.scheduling_policy,
         )
+        self.step_time = StepTime(max_step_tokens(config, max_model_len))
+        """How long steps take; whoever loads the engine tells of the first one."""
         self._executor = executor
-        self._runner: StepRunner = Runner(executor, sampler, block_size=kv_cache.block_size)
+        self._runner = RecordedRunner(Runner(executor, sampler, block_size=kv_cache.block_size), executor)
         self._kv_cache = kv_cache
         self._pace = Pace(config.step_target_s)
-        self._scheduler = Scheduler(
-            make_scheduler_limits(config),
-            kv_cache,
-            policy=make_policy(config.scheduling_policy, config.scheduling_ageing_s),
-            batching=make_batching(
-                config.batching, capacity=config.max_num_seqs, max_delay_s=config.max_queue_delay_ms / 1e3, now=now
-            ),
-            pace=self._pace,
-        )
+        self._scheduler = make_scheduler(config, kv_cache, self._pace, now)
         self._now = now
-        self._end_token_ids = end_token_ids
-        self._random: random.Random = random.SystemRandom() if config.seed is None else random.Random(config.seed)
+        self._arrivals = Arrivals(seed=config.seed, end_token_ids=end_token_ids, now=now)
         # Open requests: the sequences of each that have no terminal event yet.
         self._requests: dict[str, list[Sequence]] = {}
         # Made between steps, sent with the next one.
         self._events: list[wire.TokenEvent] = []
         self._prompt_logprobs: list[wire.PromptLogprobs] = []
-        self._num_arrived = 0
         self._counts: Counter[str] = Counter()
         self._meter = EngineMeter(now)
 
@@ -111,7 +105,7 @@ class Engine:
         except HeadwayError as error:
             self._counts["refused_total"] += 1
             return wire.Refused(request_id=submit.request_id, error=error.to_wire())
-        sequences = self._make_sequences(submit, max_total_tokens)
+        sequences = self._arrivals.make_sequences(submit, max_total_tokens, self._kv_cache)
         self._requests[submit.request_id] = sequences
         for sequence in sequences:
             self._scheduler.add(sequence)
@@ -142,15 +136,23 @@ class Engine:
             sequence.is_held = hold.is_held
 
     def has_work(self) -> bool:
-        """Whether step() would compute or tell something. False while all that is open is held."""
+        """Whether step() would compute or tell something. False while all that is open is held.
+
+        Raises WorkerDied where a process that computes a part of the model is gone.
+        """
+        if isinstance(self._executor, SharedExecutor):
+            self._executor.check()
         return bool(self._events) or self._scheduler.has_work()
 
     def wait_s(self) -> float | None:
         """Seconds after which has_work() may be True without a message; None: only a message changes it."""
-        return 0.0 if self._events else self._scheduler.wait_s()
+        wait_s = 0.0 if self._events else self._scheduler.wait_s()
+        if isinstance(self._executor, SharedExecutor):
+            return WATCH_INTERVAL_S if wait_s is None else min(wait_s, WATCH_INTERVAL_S)
+        return wait_s
 
     def step(self) -> wire.Step:
-        """One step. Raises only what this engine cannot live on with (InvariantBroken)."""
+        """One step. Raises only what this engine cannot live on with (InvariantBroken, WorkerDied)."""
         plan = self._scheduler.schedule()
         for sequence in plan.started:
             if not sequence.num_output_tokens:
@@ -159,7 +161,7 @@ class Engine:
             self._meter.start(plan.started)
         events, self._events = self._events, []
         for sequence in plan.over_limit:
-            events.append(self._end(sequence, "error", error=_make_preemption_limit(sequence)))
+            events.append(self._end(sequence, "error", error=make_preemption_limit(sequence)))
         # A plan without sequences too: it may tell of blocks of one that is held.
         made, num_tokens = self._run(plan)
         events += made
@@ -203,42 +205,23 @@ class Engine:
 
     def stats(self) -> wire.Stats:
         """Gauges, and counters (`*_total`) since the start."""
-        cache = self._kv_cache
-        gauges = {
-            "num_requests": len(self._requests),
-            "num_running": len(self._scheduler.running),
-            "num_waiting": len(self._scheduler.waiting),
-            "num_blocks": cache.num_blocks,
-            "num_free_blocks": cache.num_free_blocks,
-            "num_cached_blocks": cache.num_cached_blocks,
-            "num_used_blocks": cache.num_used_blocks,
-            "num_pinned_blocks": cache.num_pinned_blocks,
-            "block_size": cache.block_size,
-            "kv_cache_usage": cache.num_used_blocks / cache.num_blocks,
-        }
-        counters = {name: self._counts[name] for name in _COUNTERS}
-        counters["preemptions_total"] = self._scheduler.num_preemptions
-        counters["prefix_cache_queries_total"] = cache.num_prefix_queries
-        counters["prefix_cache_hits_total"] = cache.num_prefix_hits
-        numbers = gauges | counters | self._meter.values()
+        gauges = read_gauges(len(self._requests), self._scheduler, self._kv_cache)
+        counters = {name: self._counts[name] for name in COUNTERS}
+        numbers = gauges | counters | self._meter.values() | self.step_time.values()
         return wire.Stats(values={name: float(value) for name, value in numbers.items()})
 
     def profile(self, num_steps: int) -> None:
         """Records the next steps in place of what was asked for before; 0: none."""
-        if isinstance(self._runner, StepRecorder):
-            self._runner = self._runner.close()
-        if num_steps:
-            self._runner = StepRecorder(self._runner, self._executor, num_steps)
+        self._runner.record(num_steps)
 
     def take_profile(self) -> list[wire.ProfiledStep] | None:
         """What was recorded since the last call; None: nothing is asked for, or all was taken."""
-        if not isinstance(self._runner, StepRecorder):
-            return None
-        taken = self._runner.take()
-        if self._runner.is_done and not taken:
-            self.profile(0)
-            return None
-        return taken
+        return self._runner.take()
+
+    def close(self) -> None:
+        """Ends the other processes that compute the model, if there are any."""
+        if isinstance(self._executor, SharedExecutor):
+            self._executor.close()
 
     def check(self) -> None:
         """Raises InvariantBroken unless every open sequence is in a queue, and queues, rows and blocks are sound."""
@@ -247,40 +230,6 @@ class Engine:
         sequences = [sequence for request in self._requests.values() for sequence in request]
         if queued != set(sequences) or len(sequences) != len(queued) or not all(self._requests.values()):
             raise InvariantBroken(f"{len(sequences)} open sequences, but {len(queued)} are in the scheduler's queues")
-
-    def _make_sequences(self, submit: wire.Submit, max_total_tokens: int) -> list[Sequence]:
-        sampling = submit.sampling
-        own = frozenset() if sampling.ignore_eos else self._end_token_ids
-        seed = self._random.getrandbits(64) - 2**63 if sampling.seed is None else sampling.seed
-        cache = self._kv_cache
-        is_shared = cache.enable_prefix_caching and len(submit.prompt_token_ids) > cache.block_size
-        fork = Fork() if sampling.n > 1 and is_shared else None
-        prompt = list(submit.prompt_token_ids)
-        arrival_s = self._now()
-        first, self._num_arrived = self._num_arrived, self._num_arrived + sampling.n
-        sequences = [
-            Sequence(
-                request_id=submit.request_id,
-                choice=choice,
-                arrival=first + choice,
-                arrival_s=arrival_s,
-                token_ids=prompt,
-                num_prompt_tokens=len(prompt),
-                max_total_tokens=max_total_tokens,
-                sampling=sampling,
-                seed=seed,
-                end_token_ids=own.union(sampling.stop_token_ids),
-                priority=submit.priority,
-                tenant=submit.tenant,
-                cache_salt=submit.cache_salt,
-                is_scored=choice > 0 or sampling.prompt_logprobs is None or len(prompt) < 2,
-                fork=fork,
-            )
-            for choice in range(sampling.n)
-        ]
-        if fork is not None:
-            fork.sequences.extend(sequences)
-        return sequences
 
     def _compute(self, submit: wire.Submit) -> None:
         """One request, alone, to its end. Raises what it is refused for or fails with."""
@@ -298,7 +247,7 @@ class Engine:
         started_at = self._now()
         try:
             result = self._runner.run(plan)
-        except InvariantBroken:
+        except (InvariantBroken, WorkerDied):
             raise
         except MemoryError:
             error: HeadwayError = OutOfMemory("there was not enough memory to compute this step; try again later")
@@ -306,7 +255,9 @@ class Engine:
             error = to_event_error(raised, "computing a step")
         else:
             num_tokens = plan.total_tokens
-            self._pace.note(plan.num_streams, num_tokens - plan.num_streams, self._now() - started_at)
+            seconds = self._now() - started_at
+            self._pace.note(plan.num_streams, num_tokens - plan.num_streams, seconds)
+            self.step_time.note(num_tokens, seconds)
             return self._apply(plan, result), num_tokens
         self._counts["failed_steps_total"] += 1
         return [self._end(sequence, "error", error=error) for sequence in plan.sequences if _is_open(sequence)], 0
@@ -330,7 +281,10 @@ class Engine:
                 continue
             token_ids.append(token_id)
             if token_id in sequence.end_token_ids or len(token_ids) >= sequence.max_total_tokens:
-                events.append(self._end_with_token(sequence, token_id, logprobs))
+                reason, stop_token = ending_of_token(sequence, token_id)
+                events.append(
+                    self._end(sequence, reason, token_ids=[token_id], logprobs=logprobs, stop_reason=stop_token)
+                )
             else:
                 cached = sequence.num_cached_tokens
                 events.append(
@@ -349,20 +303,6 @@ class Engine:
             self._prompt_logprobs.append(told)
             sequence.num_scored_tokens = start + len(logprobs)
             sequence.is_scored = sequence.num_scored_tokens >= sequence.num_prompt_tokens
-
-    def _end_with_token(
-        self, sequence: Sequence, token_id: int, logprobs: list[wire.TokenLogprobs] | None
-    ) -> wire.TokenEvent:
-        """The terminal event of a choice whose last token ends it. An end token on the last position is a stop."""
-        is_stop = token_id in sequence.end_token_ids
-        is_asked = is_stop and token_id in sequence.sampling.stop_token_ids
-        return self._end(
-            sequence,
-            "stop" if is_stop else "length",
-            token_ids=[token_id],
-            logprobs=logprobs,
-            stop_reason=token_id if is_asked else None,
-        )
 
     def _end(
         self,
@@ -387,27 +327,14 @@ class Engine:
             del self._requests[sequence.request_id]
         self._counts[f"finished_{finish_reason}_total"] += 1
         self._meter.end(sequence)
-        return wire.TokenEvent(
-            sequence.request_id,
-            sequence.choice,
-            token_ids or [],
-            logprobs,
+        return make_terminal_event(
+            sequence,
             finish_reason,
-            stop_reason,
-            sequence.num_cached_tokens,
-            None if error is None else error.to_wire(),
+            token_ids=token_ids,
+            logprobs=logprobs,
+            stop_reason=stop_reason,
+            error=error,
         )
-
-
-def make_scheduler_limits(config: EngineConfig) -> SchedulerLimits:
-    """The scheduler's part of a config. Raises InvalidConfig."""
-    return SchedulerLimits(
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        enable_kv_cache=config.enable_kv_cache,
-        max_preemptions=config.max_preemptions,
-    )
 
 
 def _is_open(sequence: Sequence) -> bool:
@@ -415,26 +342,7 @@ def _is_open(sequence: Sequence) -> bool:
     return sequence.status is not SequenceStatus.FINISHED
 
 
-def _make_preemption_limit(sequence: Sequence) -> PreemptionLimit:
-    return PreemptionLimit(
-        f"this request lost its KV cache to others {sequence.num_preemptions} times, more than it may: try again "
-        "later, or start with a larger --kv-cache-memory or a smaller --max-num-seqs"
-    )
-
-
 _ONE_TOKEN = wire.Sampling(max_tokens=1, temperature=0.0)
 
-_COUNTERS = (
-    "accepted_total",
-    "refused_total",
-    "steps_total",
-    "failed_steps_total",
-    "prompt_tokens_total",
-    "computed_tokens_total",
-    "sampled_tokens_total",
-    "padding_tokens_total",
-    "finished_stop_total",
-    "finished_length_total",
-    "finished_abort_total",
-    "finished_error_total",
-)
+WATCH_INTERVAL_S = 1.0
+"""How long an idle engine may take to see that a rank is gone."""

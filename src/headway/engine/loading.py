@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from headway.cache.kv_cache import KVCache
-from headway.cache.kv_store import KVStore
 from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.config import EngineConfig
-from headway.engine.engine import Engine, make_scheduler_limits
+from headway.engine.engine import Engine
 from headway.engine.load_weights import (
     FileWeights,
     LoadProgress,
@@ -30,14 +29,19 @@ from headway.engine.load_weights import (
     make_costs,
     match_weights,
 )
+from headway.engine.parallel import RankPart, config_of_rank, make_kv, make_part
+from headway.engine.rank_messages import RankLoad
 from headway.engine.sampler import Sampler
+from headway.engine.scheduling import make_scheduler_limits
+from headway.engine.shared_executor import start_shared
 from headway.engine.warm_prefix import pin_warm_prefixes
 from headway.errors import InvalidConfig, InvariantBroken, UnsupportedModel
 from headway.executor.base import Executor, SamplingExecutor, StepArrays
+from headway.executor.device import choose_device, device_available_bytes, is_cuda
 from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
-from headway.observe.machine import available_memory_bytes, usable_cores
+from headway.observe.machine import usable_cores
 from headway.planner.memory import MemoryPlan, plan_memory
 from headway.scheduler.batching import make_batching
 from headway.scheduler.policy import make_policy
@@ -60,6 +64,7 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
         InvalidConfig, OutOfMemory: what was asked for cannot be had; names the values and the limits.
     """
     _check_config(config)
+    config = config_of_rank(replace(config, device=choose_device(config)))
     progress = LoadProgress(report)
     progress.tell("build")
     checkpoint = open_checkpoint(source)
@@ -67,15 +72,19 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     if program.is_encoder:
         raise UnsupportedModel(f"{source} is an encoder, which makes no text: take the predictor of encoders")
     weights, unmatched = match_weights(program, checkpoint, config)
-    plan, capacity = _plan(program, checkpoint, weights, config)
-    store = _make_store(program, plan)
+    part = make_part(program, weights, 0, config.tensor_parallel_size)
+    plan, capacity = _plan(part.program, checkpoint, weights, config)
     progress.tell("read", 0.0)
-    executor = make_executor(program, ReportedWeights(weights, progress), store, capacity)
+    reported = RankPart(part.program, ReportedWeights(part.weights, progress))
+    executor = _make_executor(reported, plan, capacity, _make_rank_load(source, plan, config))
     weights.check_unchanged()
     weights.close()
     progress.tell("warm")
-    _warm_up(executor, plan)
+    started_at = time.perf_counter()
+    num_warm = _warm_up(executor, plan)
+    warm_s = time.perf_counter() - started_at
     engine = _make_engine(executor, checkpoint, config, plan)
+    engine.step_time.note(num_warm, warm_s)
     num_pinned = pin_warm_prefixes(engine, config, checkpoint.text)
     return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s, num_pinned)
 
@@ -108,22 +117,40 @@ def _plan(
     """The memory, and the config of what executes steps: where a prompt is one step, that has to hold the longest one
     beside streams."""
     costs = make_costs(program, checkpoint, weights, config)
-    plan = plan_memory(program, costs, config, available_memory_bytes())
+    on_gpu = is_cuda(config.device)
+    available = device_available_bytes(config.device)
+    if not on_gpu:  # of which each rank may take its share
+        available //= config.tensor_parallel_size
+    plan = plan_memory(program, costs, config, available, on_gpu=on_gpu)
     if config.enable_chunked_prefill:
         return plan, config
     most = max(config.max_num_batched_tokens, plan.max_model_len + config.max_num_seqs)
     whole = replace(config, max_model_len=plan.max_model_len, max_num_batched_tokens=most)
     costs = make_costs(program, checkpoint, weights, whole)
-    return plan_memory(program, costs, whole, plan.available_bytes), whole
+    return plan_memory(program, costs, whole, plan.available_bytes, on_gpu=on_gpu), whole
 
 
-def _make_store(program: Program, plan: MemoryPlan) -> KVStore:
-    return KVStore(
-        program.caches,
+def _make_executor(part: RankPart, plan: MemoryPlan, config: EngineConfig, load: RankLoad) -> Executor:
+    """Of this process alone, or with the other ranks that it starts."""
+    kv = make_kv(
+        part.program, plan.num_blocks, plan.block_size, plan.kv_dtype, config.device, available=plan.available_bytes
+    )
+    if load.size == 1:
+        return make_executor(part.program, part.weights, kv, config)
+    return start_shared(lambda meeting: make_executor(part.program, part.weights, kv, config, meeting), load)
+
+
+def _make_rank_load(source: Path, plan: MemoryPlan, config: EngineConfig) -> RankLoad:
+    """Rank 0's own; those of the others differ in rank and meeting."""
+    return RankLoad(
+        source=str(source),
+        config=config,
+        rank=0,
+        size=config.tensor_parallel_size,
+        meeting="",
         num_blocks=plan.num_blocks,
         block_size=plan.block_size,
-        dtype=plan.kv_dtype,
-        available_bytes=plan.available_bytes,
+        kv_dtype=plan.kv_dtype,
     )
 
 
@@ -159,12 +186,14 @@ def _make_info(
         "num_blocks": plan.num_blocks,
         "num_pinned_blocks": num_pinned,
         "block_size": plan.block_size,
-        "kv_cache_bytes": plan.kv_bytes,
-        "weights_bytes": plan.weights_bytes,
-        "workspace_bytes": plan.workspace_bytes,
+        "kv_cache_bytes": plan.kv_bytes * plan.num_ranks,
+        "weights_bytes": plan.weights_bytes * plan.num_ranks,
+        "workspace_bytes": plan.workspace_bytes * plan.num_ranks,
         "dtype": plan.dtype,
         "kv_cache_dtype": plan.kv_dtype,
         "executor": choose_executor(program, config),
+        "device": config.device,
+        "tensor_parallel_size": config.tensor_parallel_size,
         "load_s": load_s,
         "plan": [*plan.lines(), *_pinned_lines(plan, num_pinned)],
         "unmatched_tensors": unmatched,
@@ -178,14 +207,16 @@ def _pinned_lines(plan: MemoryPlan, num_pinned: int) -> list[str]:
     return [f"warm prefixes: {num_pinned * plan.block_size:,} tokens, {share:.0%} of the KV cache, kept for good"]
 
 
-def _warm_up(executor: Executor, plan: MemoryPlan) -> None:
-    """A prompt of a few tokens, then one token behind it, in the first blocks: whoever gets these overwrites them."""
+def _warm_up(executor: Executor, plan: MemoryPlan) -> int:
+    """A prompt of a few tokens, then one token behind it, in the first blocks: whoever gets these overwrites them.
+    How many tokens these were."""
     num_prompt = min(_WARM_UP_TOKENS, plan.max_model_len - 1)
     for start, end in ((0, num_prompt), (num_prompt, num_prompt + 1)):
         if end > start:
             logits = executor.execute(_make_warm_up_step(start, end, plan.block_size))
             if logits.shape != (1, executor.vocab_size):
                 raise InvariantBroken(f"the executor gave logits of shape {logits.shape} for one row")
+    return num_prompt + 1
 
 
 def _make_warm_up_step(start: int, end: int, block_size: int) -> StepArrays:

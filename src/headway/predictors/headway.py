@@ -38,6 +38,12 @@ class HeadwayPredictor(EnginePredictor[Engine]):
                 return [wire.Outputs(request_id=message.request_id, error=error.to_wire())]
         return []
 
+    def close(self) -> None:
+        """Lets go of weights and caches, and of the processes that hold parts of them."""
+        if self._engine is not None:
+            self._engine.close()
+        super().close()
+
     def wait_s(self) -> float | None:
         """See predictors.base.TimedPredictor."""
         return None if self._engine is None else self._engine.wait_s()

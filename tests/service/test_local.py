@@ -472,7 +472,7 @@ class TestDeath:
         stream = await service.generate(request("hang"))
         await anext(stream)
         clock.advance(1000.0)
-        with pytest.raises(WorkerStalled, match="made no progress for [0-9]+ s"):
+        with pytest.raises(WorkerStalled, match=r"made no progress for [0-9]+ s"):
             await rest(stream)
         assert await ask(service) == "Hello!"
 

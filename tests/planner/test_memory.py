@@ -6,6 +6,7 @@ import pytest
 
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
+from headway.executor.shard import shard_program
 from headway.model import make_program
 from headway.planner.costs import size_text
 from headway.planner.memory import plan_memory
@@ -149,3 +150,18 @@ def test_a_gpu_holds_a_tied_table_once_and_gives_the_pool_nine_tenths():
     less = GIB // 2
     left = less - costs.weights_bytes - costs.workspace_bytes
     assert plan_memory(PROGRAM, costs, config, less, on_gpu=True).num_blocks == min(less * 9 // 10, left) // (TOKEN * 8)
+
+
+def test_of_several_processes_each_has_its_part_of_the_pool_and_errors_name_what_all_need():
+    part = shard_program(PROGRAM, 0, 2).program
+    config = EngineConfig(tensor_parallel_size=2, kv_cache_memory=TOKEN * 16 * 5)
+    costs = torch_costs(part, "float32", config)
+    made = plan_memory(part, costs, config, GIB)
+    assert costs.kv_bytes_per_token == TOKEN // 2
+    assert (made.num_blocks, made.kv_bytes) == (5, TOKEN * 16 * 5 // 2)
+    assert made.lines()[0] == "each of 2 processes (--tensor-parallel-size) holds its part:"
+    asked = dataclasses.replace(config, kv_cache_memory=TOKEN * 16, max_model_len=17)
+    with pytest.raises(InvalidConfig, match=rf"of {TOKEN * 16} bytes holds 16 tokens: .* at least {TOKEN * 16 * 2}$"):
+        plan_memory(part, costs, asked, GIB)
+    with pytest.raises(OutOfMemory, match=r"^each of 2 processes of the model needs"):
+        plan_memory(part, costs, config, 1000)

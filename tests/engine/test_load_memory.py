@@ -125,7 +125,7 @@ except OutOfMemory as error:
             "weights",
             240 * MIB,
             {},
-            r"the weights \S+ as bf16: cannot allocate \d{6,} bytes; the machine has \d{8,} free",
+            r"the weights .+ as bf16: cannot allocate \d{6,} bytes; the machine has \d{8,} free",
         ),
         ("small", 256 * MIB, {"kv_cache_memory": 1 << 30}, r"the KV cache needs 10\d{8} bytes .* \d+ are available"),
         (

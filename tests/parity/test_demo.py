@@ -16,8 +16,10 @@ from headway.model import make_program
 from oracles import demo_model
 
 TOLERANCE = 1e-4
-NATIVE_TOLERANCE = 0.25
-"""8-bit activations over the file's 8-bit weights, against float32 ones: nats, of a single token."""
+NATIVE_TOLERANCE = 0.2
+"""8-bit activations against float32 ones: nats, root mean square over the tokens. One token alone may be 0.4 off by
+chance (with K and V in int8, bfloat16 and float16 the root is 0.07, 0.08 and 0.09); a token read at the wrong place is
+off by several."""
 TEXT = "The ferry left at nine. It carried eleven people, two bicycles and a piano — and it came back empty. " * 2
 WANTED = SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=2)
 IDS = np.random.default_rng(5).integers(0, 49152, size=32).tolist()
@@ -80,7 +82,9 @@ def test_prompt_logprobs_are_those_of_transformers_and_the_same_behind_a_cached_
     with torch.inference_mode():
         wanted = torch.log_softmax(reference(torch.tensor([ids])).logits[0].double(), -1).numpy()
     assert told.shape == (len(ids) - 1,)
-    np.testing.assert_allclose(told, wanted[range(len(ids) - 1), ids[1:]], atol=NATIVE_TOLERANCE)
+    off = told - wanted[range(len(ids) - 1), ids[1:]]
+    assert np.sqrt(np.square(off).mean()) <= NATIVE_TOLERANCE, off
+    assert np.abs(off).max() <= 5 * NATIVE_TOLERANCE, off
     entries = [entry for entry in cold.prompt_logprobs or () if entry is not None]
     assert all(len(entry.top) == 2 for entry in entries)
     first = llm.get_tokenizer().token_bytes(ids[0])

@@ -25,6 +25,7 @@ from headway.errors import (
 )
 from headway.testing.script import END_TOKEN_ID
 from headway.text.tokenizer import Tokenizer
+from headway.worker.stream import RequestStream
 
 
 async def start(bench: ClientBench, **sampling: Any) -> "asyncio.Task[Any]":
@@ -192,10 +193,14 @@ class TestEnd:
     ) -> None:
         first, second = await bench.open("r"), await bench.open("s")
 
-        def raise_fault(event: wire.TokenEvent) -> None:
-            raise ZeroDivisionError("injected")
+        apply = RequestStream.apply
 
-        monkeypatch.setattr(first, "apply", raise_fault)
+        def raise_fault(stream: RequestStream, event: wire.TokenEvent) -> None:
+            if stream is first:
+                raise ZeroDivisionError("injected")
+            apply(stream, event)
+
+        monkeypatch.setattr(RequestStream, "apply", raise_fault)
         bench.tell(text_event("a"), text_event("b", request_id="s", finish_reason="length"))
         with pytest.raises(InternalError, match="ZeroDivisionError"):
             await read_all(first)

@@ -20,6 +20,47 @@ GroupScore = Literal["largest", "two_largest"]
 PoolKind = Literal["cls", "mean", "max", "last"]
 
 
+class _OneInput:
+    __slots__ = ()
+    input: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+
+class _TwoInputs:
+    __slots__ = ()
+    left: str
+    right: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.left, self.right)
+
+
+class _NoWeights:
+    __slots__ = ()
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
+class _WeightAndBias:
+    __slots__ = ()
+    weight: str
+    bias: str | None
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the weights."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embed:
     """out = table[index + offset] * scale."""
@@ -43,7 +84,7 @@ class Embed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
+class Norm(_OneInput, _WeightAndBias):
     """Root-mean-square or layer normalisation of each row, or of each head of it, times the weight.
 
     Statistics are taken in float32. Sources: Zhang and Sennrich 2019 (rms), Ba et al. 2016 (layer).
@@ -60,19 +101,9 @@ class Norm:
     one_plus: bool = False
     """Multiplies by 1 + weight (Gemma)."""
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """Names of the weights."""
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class Linear(_OneInput, _WeightAndBias):
     """out = input @ weight.T + bias."""
 
     out: str
@@ -84,95 +115,45 @@ class Linear:
     adapter: str | None = None
     """Name under which a LoRA adapter may add to it; None: none may."""
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """Names of the weights."""
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activation:
+class Activation(_OneInput, _NoWeights):
     """out = f(input), element by element; gelu is the exact one, gelu_tanh its approximation."""
 
     out: str
     input: str
     kind: ActivationKind
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mul:
+class Mul(_TwoInputs, _NoWeights):
     """out = left * right; right may be of width 1 and is then broadcast."""
 
     out: str
     left: str
     right: str
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.left, self.right)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Add:
+class Add(_TwoInputs, _NoWeights):
     """out = left + right."""
 
     out: str
     left: str
     right: str
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.left, self.right)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(_OneInput, _NoWeights):
     """out = input * factor."""
 
     out: str
     input: str
     factor: float
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rope:
+class Rope(_OneInput, _NoWeights):
     """Rotary positions (Su et al. 2021) on `dims` columns of each head, from column `start` on.
 
     Pair p turns by position * frequencies[p] radians. `half`: pair p is columns p and p + dims / 2 of these;
@@ -194,19 +175,9 @@ class Rope:
         """Columns of each head that turn."""
         return 2 * len(self.frequencies)
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(_NoWeights):
     """Writes k and v into the cache, then out = softmax(q k^T * scale) v over what the sequence has there.
 
     Without a cache the sequence is what the step has of it, which must be all (encoders). Query head h reads key and
@@ -238,14 +209,9 @@ class Attention:
         """The values read."""
         return (self.q, self.k) if self.v is None else (self.q, self.k, self.v)
 
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(_NoWeights):
     """out = the columns of the parts, one part behind the other."""
 
     out: str
@@ -256,14 +222,9 @@ class Join:
         """The values read."""
         return self.parts
 
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadLinear:
+class HeadLinear(_OneInput):
     """A product for each head with a matrix of its own; the last `kept` columns of a head are handed on as they are.
 
     Of head h with columns x and kept columns r: out = x @ weight[h].T, then r.
@@ -277,18 +238,13 @@ class HeadLinear:
     kept: int = 0
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
     def weights(self) -> tuple[str, ...]:
         """Names of the weights."""
         return (self.weight,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(_OneInput):
     """Chooses top_k experts for each row: out [rows, experts] is what each one's result is multiplied by, 0 for others.
 
     1. scores = softmax or sigmoid of the input, in float32
@@ -312,11 +268,6 @@ class Route:
     group_score: GroupScore = "largest"
     normalise: bool = False
     scale: float = 1.0
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -373,25 +324,15 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectRows:
+class SelectRows(_OneInput, _NoWeights):
     """Keeps the rows whose logits are wanted."""
 
     out: str
     input: str
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(_OneInput, _NoWeights):
     """Makes a row of each sequence, all of whose tokens must be in the step: the first token's, the last one's, or the
     mean or the largest of each column; divided by its length if `normalise`. Sums in float32, first token first."""
 
@@ -400,19 +341,9 @@ class Pool:
     kind: PoolKind
     normalise: bool = False
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logits:
+class Logits(_OneInput, _NoWeights):
     """The scores over the vocabulary in float32, times scale, then soft-capped: what a language model gives, and always
     the last of its ops."""
 
@@ -421,37 +352,17 @@ class Logits:
     scale: float = 1.0
     soft_cap: float | None = None
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce:
+class AllReduce(_OneInput, _NoWeights):
     """out = the sum of what all ranks have as input, in float32; each rank gets it (executor/shard.py)."""
 
     out: str
     input: str
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllGather:
+class AllGather(_OneInput, _NoWeights):
     """out = what the ranks have as input, the columns of one behind those of the other; each rank gets it."""
 
     out: str
@@ -459,35 +370,15 @@ class AllGather:
     parts: tuple[int, ...]
     """Columns of each rank."""
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class Columns(_OneInput, _NoWeights):
     """out = the input's columns from `first` on, `width` of them."""
 
     out: str
     input: str
     first: int
     width: int
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
 
 Op = (

@@ -10,7 +10,6 @@ lost, and rank 0 tells why.
 import argparse
 import logging
 import os
-import signal
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ from headway.executor.base import Executor
 from headway.executor.factory import make_executor
 from headway.executor.meeting import Meeting
 from headway.model.registry import make_program
-from headway.observe.processes import die_with_parent
+from headway.observe.processes import begin_child
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
     options = parser.parse_args(arguments)
-    # As a worker (worker/serve): who started it decides when it ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
-    die_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    connection = socket.socket(fileno=options.fd)
-    connection.set_inheritable(False)
+    connection = begin_child(options.fd)
     try:
         serve(connection)
     except ConnectionError:

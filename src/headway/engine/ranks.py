@@ -6,7 +6,6 @@ waits in a read, for as long as nobody asks anything, and sees rank 0's end as a
 """
 
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from headway.engine.rank_messages import FromRank, RankFailed, RankHello, RankLoad, RankReady, pack, read_from_rank
 from headway.errors import InternalError, WorkerDied, from_wire
-from headway.observe.processes import describe_exit
+from headway.observe.processes import describe_exit, start_child
 
 DEATH_WAIT_S = 2.0
 """How long after a failure in the group it may take until it shows which rank is dead."""
@@ -125,20 +124,8 @@ class Ranks:
 
 
 def _start(rank: int, command: Sequence[str]) -> RankProcess:
-    ours, theirs = socket.socketpair()
-    # As worker/spawn: a Ctrl-C while its interpreter starts is no death.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                [*command, "--fd", str(theirs.fileno())], pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL
-            )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return RankProcess(rank, process, ours, read_from_rank(ours))
+    process, connection = start_child(command)
+    return RankProcess(rank, process, connection, read_from_rank(connection))
 
 
 def _end(others: list[RankProcess], folder: Path) -> None:

@@ -11,7 +11,6 @@ import gc
 import importlib
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 import msgspec
 
 import headway_wire as wire
-from headway.observe.processes import die_with_parent
+from headway.observe.processes import begin_child
 from headway.worker.channel import EXIT_LOST_PAGE
 from headway.worker.loop import Inbox, WorkerLoop
 from headway.worker.outbox import Outbox
@@ -106,16 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
     parser.add_argument("--import", action="append", default=[], dest="modules", help="a module to import at once")
     options = parser.parse_args(arguments)
-    # Ctrl-C goes to the whole group of a terminal, a service manager's SIGTERM to each process of the service; but the
-    # parent decides when its workers end. It blocks both until here (worker/process).
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
-    die_with_parent()
+    connection = begin_child(options.fd)
     explain_lost_pages()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    connection = socket.socket(fileno=options.fd)
-    connection.set_inheritable(False)
     worker = SocketWorker(connection)
     worker.start()
     import_ahead(options.modules)

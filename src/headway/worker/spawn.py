@@ -6,11 +6,12 @@ its socket ends with the parent, and so does it.
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+
+from headway.observe.processes import start_child
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +57,8 @@ def take_spawned() -> Spawned | None:
 
 def spawn(python: str, *modules: str) -> Spawned:
     """Starts a worker with this interpreter; it imports `modules` before its Load comes. Raises OSError."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            return Spawned(_open(python, theirs.fileno(), modules), ours)
-        except BaseException:
-            ours.close()
-            raise
-
-
-def _open(python: str, fd: int, modules: tuple[str, ...]) -> "subprocess.Popen[bytes]":
-    command = [python, "-m", "headway.worker.serve", "--fd", str(fd)]
-    # The child inherits the mask: a Ctrl-C while its interpreter starts is neither a death nor a traceback. Here, what
-    # comes meanwhile is delivered when the mask is lifted.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        return subprocess.Popen(
-            [*command, *(f"--import={module}" for module in modules)],
-            pass_fds=(fd,),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    command = [python, "-m", "headway.worker.serve", *(f"--import={module}" for module in modules)]
+    child, connection = start_child(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    return Spawned(child, connection)

@@ -91,7 +91,7 @@ def test_the_plan_is_told_for_one_process_and_the_bytes_for_all(loaded: tuple[En
 
 def test_nothing_is_left_in_the_temporary_folder_once_ranks_have_met(loaded: tuple[Engine, dict[str, object]]) -> None:
     assert len(children()) == 2
-    shared = loaded[0]._executor
+    shared = loaded[0]._shared
     assert not shared._ranks.folder.exists()  # type: ignore[attr-defined]
 
 

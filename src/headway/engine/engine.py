@@ -32,7 +32,7 @@ from headway.core.step import PromptScores, StepPlan, StepResult
 from headway.engine.admission import ModelLimits, check_submit
 from headway.engine.arrivals import Arrivals
 from headway.engine.compute import TokenSampler
-from headway.engine.endings import ending_of_token, make_preemption_limit, make_terminal_event
+from headway.engine.endings import ending_of_token, make_preemption_limit
 from headway.engine.gauges import COUNTERS, read_gauges
 from headway.engine.meter import EngineMeter
 from headway.engine.profile import RecordedRunner
@@ -81,7 +81,8 @@ class Engine:
         )
         self.step_time = StepTime(max_step_tokens(config, max_model_len))
         """How long steps take; whoever loads the engine tells of the first one."""
-        self._executor = executor
+        self._shared = executor if isinstance(executor, SharedExecutor) else None
+        """Where other processes compute parts of the model."""
         self._runner = RecordedRunner(Runner(executor, sampler, block_size=kv_cache.block_size), executor)
         self._kv_cache = kv_cache
         self._pace = Pace(config.step_target_s)
@@ -140,14 +141,14 @@ class Engine:
 
         Raises WorkerDied where a process that computes a part of the model is gone.
         """
-        if isinstance(self._executor, SharedExecutor):
-            self._executor.check()
+        if self._shared is not None:
+            self._shared.check()
         return bool(self._events) or self._scheduler.has_work()
 
     def wait_s(self) -> float | None:
         """Seconds after which has_work() may be True without a message; None: only a message changes it."""
         wait_s = 0.0 if self._events else self._scheduler.wait_s()
-        if isinstance(self._executor, SharedExecutor):
+        if self._shared is not None:
             return WATCH_INTERVAL_S if wait_s is None else min(wait_s, WATCH_INTERVAL_S)
         return wait_s
 
@@ -220,8 +221,8 @@ class Engine:
 
     def close(self) -> None:
         """Ends the other processes that compute the model, if there are any."""
-        if isinstance(self._executor, SharedExecutor):
-            self._executor.close()
+        if self._shared is not None:
+            self._shared.close()
 
     def check(self) -> None:
         """Raises InvariantBroken unless every open sequence is in a queue, and queues, rows and blocks are sound."""
@@ -327,13 +328,15 @@ class Engine:
             del self._requests[sequence.request_id]
         self._counts[f"finished_{finish_reason}_total"] += 1
         self._meter.end(sequence)
-        return make_terminal_event(
-            sequence,
+        return wire.TokenEvent(
+            sequence.request_id,
+            sequence.choice,
+            token_ids or [],
+            logprobs,
             finish_reason,
-            token_ids=token_ids,
-            logprobs=logprobs,
-            stop_reason=stop_reason,
-            error=error,
+            stop_reason,
+            sequence.num_cached_tokens,
+            None if error is None else error.to_wire(),
         )
 
 

@@ -129,6 +129,8 @@ class ServerConfig:
     """How long streams may finish after SIGTERM."""
     allowed_origins: tuple[str, ...] = ()
     """Origins for CORS beside localhost."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, without ports, that a Host header may have (server/hosts); empty, or with *: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ HeadwayError
 │   ├── PayloadTooLarge
 │   ├── UnsupportedEncoding   a compressed body
 │   ├── Unauthorized
+│   ├── HostNotAllowed        a name that this server is not called by
 │   └── InvalidConfig         a flag, an environment variable or the YAML file
 ├── CapacityError             right request, wrong moment: try again (`retry_after_s`)
 │   ├── ModelNotReady         loading, or restarting after a crash
@@ -110,6 +111,12 @@ class Unauthorized(CallerError):
     """No API key, or a wrong one."""
 
     code = "invalid_api_key"
+
+
+class HostNotAllowed(CallerError):
+    """The Host header names another server; the message has the names that are taken, and the flag."""
+
+    code = "host_not_allowed"
 
 
 class InvalidConfig(CallerError):

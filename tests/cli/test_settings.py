@@ -15,6 +15,7 @@ from headway.cli.refused import REFUSED
 from headway.cli.resolve import misspelt_variables, resolve_settings
 from headway.cli.settings import Configs, Settings
 from headway.errors import InvalidConfig
+from headway.server.hosts import LOCAL_HOSTS
 
 # field: (as text, as YAML has it, what lands in the config). Each differs from the default.
 VALUES: dict[str, tuple[str, Any, Any]] = {
@@ -59,6 +60,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "drain_timeout": ("0", 0, 0.0),
     "max_body_size": ("1MiB", 1048576, 1048576),
     "allowed_origins": ("https://a.example", ["https://a.example"], ("https://a.example",)),
+    "allowed_hosts": ("Headway.lan,::1", ["Headway.lan", "::1"], (*LOCAL_HOSTS, "headway.lan")),
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "debug", "debug"),
 }
@@ -202,6 +204,28 @@ def test_loopback_needs_no_key(host: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({}, LOCAL_HOSTS),
+        ({"host": "localhost"}, LOCAL_HOSTS),
+        ({"host": "127.9.9.9"}, (*LOCAL_HOSTS, "127.9.9.9")),
+        ({"host": "::1"}, LOCAL_HOSTS),
+        ({"allowed_hosts": ["*"]}, ()),
+        ({"allowed_hosts": ["a.lan", "*"]}, ()),
+        ({"api_key": ["k"]}, ()),
+        ({"api_key": ["k"], "allowed_hosts": ["a.lan"]}, (*LOCAL_HOSTS, "127.0.0.1", "a.lan")),
+        ({"host": "0.0.0.0", "insecure": True}, ()),
+        ({"host": "10.0.0.5", "insecure": True, "allowed_hosts": ["a.lan"]}, (*LOCAL_HOSTS, "10.0.0.5", "a.lan")),
+    ],
+)
+def test_a_keyless_server_on_this_machine_is_called_by_its_own_names(
+    flags: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    allowed = resolve_settings({"model": "demo", **flags}).to_configs().server.allowed_hosts
+    assert allowed == tuple(dict.fromkeys(names))
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         ({"port": "x"}, r"^--port is 'x': it must be a whole number"),
@@ -219,6 +243,11 @@ def test_loopback_needs_no_key(host: str) -> None:
         ({"api_key": ["secret,"]}, r"^--api-key: it has an empty entry$"),
         ({"allowed_origins": ["a.example"]}, r"--allowed-origins .*'a.example' is no origin such as https://"),
         ({"allowed_origins": ["http://a.example/"]}, r"'http://a.example/' is no origin"),
+        (
+            {"allowed_hosts": ["http://a.lan"]},
+            r"--allowed-hosts .*'http://a.lan' is no host such as headway.lan, .* nor \*",
+        ),
+        ({"allowed_hosts": ["a.lan:8000"]}, r"'a.lan:8000' is no host .*without scheme and port"),
         ({"log_level": "loud"}, r"it must be one of debug, info, warning, error"),
         ({"port": "x", "threads": "y"}, r"^--threads is 'y'.*\n--port is 'x'"),
     ],

@@ -13,6 +13,7 @@ from tests.server.conftest import CHAT, FakeService, client_of
 
 from headway.config import ServerConfig
 from headway.server.app import make_app, server_state
+from headway.server.hosts import AllowedHosts
 from headway.server.middleware import OPEN_PATHS, BodyLimit
 
 KEYS = ("first-key", "zweiter-schlüssel")
@@ -152,6 +153,69 @@ async def test_browsers_may_call_from_here_and_from_configured_origins(
         allowed = response.headers.get("access-control-allow-origin")
         assert allowed == (origin if is_allowed else None)
     assert refused.status_code == 401
+
+
+HOSTS = ("localhost", "127.0.0.1", "[::1]", "headway.lan")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_answered"),
+    [
+        ("localhost", True),
+        ("localhost:8000", True),
+        ("LOCALHOST:8000", True),
+        ("localhost.:8000", True),
+        ("127.0.0.1:1", True),
+        ("[::1]", True),
+        ("[::1]:8000", True),
+        ("headway.lan:80", True),
+        ("evil.example", False),
+        ("evil.example:8000", False),
+        ("localhost.evil.example:8000", False),
+        ("localhost:8000.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("evil.example:localhost", False),
+        ("127.0.0.2", False),
+        ("[::2]:8000", False),
+        ("::1", False),
+        ("", False),
+    ],
+)
+async def test_a_server_on_this_machine_answers_to_its_own_names_only(
+    service: FakeService, host: str, is_answered: bool
+) -> None:
+    async with client_of(make_app(service, ServerConfig(allowed_hosts=HOSTS))) as client:
+        answers = [await client.get(path, headers={"host": host}) for path in ("/livez", "/v1/models", "/nothing")]
+    assert [answer.status_code for answer in answers] == ([200, 200, 404] if is_answered else [403] * 3)
+    if not is_answered:
+        error = answers[0].json()["error"]
+        assert (error["code"], error["param"]) == ("host_not_allowed", "Host")
+        assert f"the Host header is {host!r}" in error["message"]
+        assert "called by localhost, 127.0.0.1, [::1], headway.lan: call it by one of these" in error["message"]
+        assert "--allowed-hosts" in error["message"]
+
+
+async def test_each_of_several_host_headers_has_to_be_one_of_the_names() -> None:
+    hosts = AllowedHosts(HOSTS)
+    assert hosts.refusal([(b"host", b"localhost"), (b"host", b"evil.example")]) is not None
+    assert hosts.refusal([(b"accept", b"evil.example")]) is None  # HTTP/1.0, and no browser
+    long = hosts.refusal([(b"host", b"\xff" * 5000)])
+    assert long is not None
+    assert len(long.message) < 400
+
+
+@pytest.mark.parametrize("names", [(), ("*",), ("a.lan", "*")])
+async def test_any_name_is_answered_where_that_is_asked_for(service: FakeService, names: tuple[str, ...]) -> None:
+    async with client_of(make_app(service, ServerConfig(allowed_hosts=names))) as client:
+        assert (await client.get("/livez", headers={"host": "any.example"})).status_code == 200
+
+
+async def test_a_rebound_page_reaches_no_model(service: FakeService) -> None:
+    rebound = {"host": "evil.example:8000", "origin": "http://evil.example:8000"}
+    async with client_of(make_app(service, ServerConfig(allowed_hosts=HOSTS))) as client:
+        response = await client.post("/v1/chat/completions", json=CHAT, headers=rebound)
+    assert response.status_code == 403
+    assert not service.requests
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pydantic_settings import NoDecode
 
 from headway.cli.sizes import parse_bytes, parse_count, parse_memory, parse_milliseconds, parse_seconds
 from headway.config import CheckpointConfig, Dtype, EngineConfig, ModelConfig, PoolConfig, ServerConfig, TextConfig
+from headway.server.hosts import ANY_HOST, host_name
 
 ENV_PREFIX = "HEADWAY_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@?#]+")
@@ -73,6 +74,10 @@ def _origins(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _hosts(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(value if value == ANY_HOST else host_name(value) for value in values)
+
+
 def _not_blank(value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise ValueError("it is empty")
@@ -86,6 +91,7 @@ Milliseconds = Annotated[float, BeforeValidator(parse_milliseconds)]
 Memory = Annotated[int | float, BeforeValidator(parse_memory)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)]
 Origins = Annotated[Names, AfterValidator(_origins)]
+Hosts = Annotated[Names, AfterValidator(_hosts)]
 Text = Annotated[str, AfterValidator(_not_blank)]
 DtypeName = Annotated[Dtype, BeforeValidator(_dtype)]
 Automatic = BeforeValidator(_automatic)

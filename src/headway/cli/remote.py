@@ -8,7 +8,6 @@ from typing import Any
 import httpx2
 
 from headway.cli.answers import Ask
-from headway.cli.settings import is_loopback
 from headway.errors import (
     HeadwayError,
     InternalError,
@@ -19,6 +18,7 @@ from headway.errors import (
     PayloadTooLarge,
     Unauthorized,
 )
+from headway.server.hosts import is_loopback
 
 _TIMEOUT = httpx2.Timeout(10.0, read=None)  # the first token of a long prompt takes as long as it takes
 _MAX_ERROR_BYTES = 64 * 1024

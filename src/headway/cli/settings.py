@@ -3,7 +3,6 @@
 resolve.py reads them; Settings.to_configs() gives the rooms' frozen configs. Nothing is written back.
 """
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from headway.cli.fields import (
     Count,
     DtypeName,
     Flag,
+    Hosts,
     LogFormat,
     LogLevel,
     Memory,
@@ -49,6 +49,7 @@ from headway.config import (
     default_cache_dir,
 )
 from headway.errors import InvalidConfig
+from headway.server.hosts import callable_names, is_loopback
 
 
 class Settings(BaseSettings):
@@ -197,6 +198,10 @@ class Settings(BaseSettings):
     allowed_origins: Annotated[Origins, Flag("Server", "ORIGIN", "server.allowed_origins")] = ()
     """Web pages that may call the server (CORS), beside those on localhost; repeated, or with commas."""
 
+    allowed_hosts: Annotated[Hosts, Flag("Server", "NAME", "server.allowed_hosts")] = ()
+    """Names that the server may be called by (the Host header), beside localhost and --host; repeated, or with commas;
+    * for any. Default: on localhost without --api-key no others, else any."""
+
     log_format: Annotated[LogFormat, Flag("Logs", "FORMAT")] = "auto"
     """auto (console on a terminal, else json), console or json."""
     log_level: Annotated[LogLevel, Flag("Logs", "LEVEL")] = "info"
@@ -227,6 +232,7 @@ class Settings(BaseSettings):
             if to:
                 config, key = to.split(".")
                 made[config][key] = getattr(self, name)
+        made["server"]["allowed_hosts"] = callable_names(self.host, self.allowed_hosts, has_key=bool(self.api_key))
         made["engine"]["strict"] = not self.non_strict
         made["engine"]["warm_chat_template"] = self.chat_template if self.warm_prefix else None
         model = ModelConfig(**made["model"], engine=EngineConfig(**made["engine"]), text=TextConfig(**made["text"]))
@@ -275,13 +281,3 @@ class Configs:
     checkpoint: CheckpointConfig
     log_format: LogFormat
     log_level: LogLevel
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False  # a name: where it leads is not ours to guess

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 
 from headway.cli.scrape import Scrape, parse_scrape
-from headway.cli.settings import is_loopback
 from headway.errors import InternalError, InvalidConfig, Unauthorized
+from headway.server.hosts import is_loopback
 
 _TIMEOUT_S = 10.0
 

@@ -47,6 +47,7 @@ ERROR_TABLE: dict[type[HeadwayError], Row] = {
     errors.PayloadTooLarge: Row(413, "invalid_request_error"),
     errors.UnsupportedEncoding: Row(415, "invalid_request_error"),
     errors.Unauthorized: Row(401, "authentication_error"),
+    errors.HostNotAllowed: Row(403, "invalid_request_error"),
     errors.InvalidConfig: _OUR_FAULT,
     errors.CapacityError: _UNAVAILABLE,
     errors.ModelNotReady: _UNAVAILABLE,

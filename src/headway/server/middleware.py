@@ -2,7 +2,7 @@
 
 RequestScope  a request id, one log line, the HTTP metrics, and the last word on exceptions
 CORS          starlette's, for localhost and the configured origins
-Gate          shutting down, API keys
+Gate          the host that is called, API keys, shutting down
 BodyLimit     413 with both numbers, declared or chunked; 408 for a body that does not come
 """
 
@@ -18,10 +18,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway.errors import PayloadTooLarge, ShuttingDown, Unauthorized
+from headway.errors import HeadwayError, PayloadTooLarge, ShuttingDown, Unauthorized
 from headway.observe.logs import get_logger
 from headway.server.disconnect import ClientGone
 from headway.server.errors import ErrorBody, ErrorDetail, error_response, json_response
+from headway.server.hosts import AllowedHosts
 from headway.server.state import ServerState
 
 log = get_logger("headway.server")
@@ -96,11 +97,12 @@ class RequestScope:
 
 
 class Gate:
-    """Refuses what comes without a key, and what comes too late."""
+    """Refuses what calls another server's name, what comes without a key, and what comes too late."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self.app = app
         self._state = state
+        self._hosts = AllowedHosts(state.config.allowed_hosts)
         self._keys = [_digest(key.encode()) for key in state.config.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,10 +111,13 @@ class Gate:
         if refusal is None:
             await self.app(scope, receive, send)
         else:
-            self._state.metrics.rejections.labels(refusal.code).inc()
+            self._state.metrics.rejections.labels(refusal.code or "error").inc()
             await error_response(refusal)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Unauthorized | ShuttingDown | None:
+    def _refusal(self, scope: Scope) -> HeadwayError | None:
+        wrong_host = self._hosts.refusal(scope["headers"])
+        if wrong_host is not None:
+            return wrong_host
         path = route_path(scope)
         if path in OPEN_PATHS:
             return None

@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,24 +88,51 @@ class Run:
     threads: int
 
 
-def run_once(name: str, run: Run, round_: int) -> list[Measurement]:
-    """One engine, one round. Raises EngineFailed with the end of what it wrote."""
+def script_of(name: str) -> Path:
+    """What runs an engine."""
+    return HERE / ENGINES[name].script
+
+
+def run_once(name: str, run: Run, round_: int) -> Iterator[Measurement]:
+    """One engine, one round: each measurement as it is made. Raises EngineFailed with the end of what it wrote."""
     engine = ENGINES[name]
     python = sys.executable if engine.venv is None else str(run.folder / "venv" / engine.venv / "bin" / "python")
     model = run.folder / "models" / getattr(run.model, engine.form)
-    command = [python, str(HERE / engine.script), str(model), "--workloads", ",".join(run.workloads)]
+    command = [python, str(script_of(name)), str(model), "--workloads", ",".join(run.workloads)]
     command += ["--round", str(round_), "--threads", str(run.threads), *engine.arguments]
-    return run_script(name, command, run.threads, is_ours=engine.venv is None)
+    return stream_script(name, command, run.threads, is_ours=engine.venv is None)
 
 
 def run_script(name: str, command: Sequence[str], threads: int, *, is_ours: bool) -> list[Measurement]:
-    """Runs an engine's script; `is_ours`: it sees this repository's src. Raises EngineFailed."""
+    """All that an engine's script measures. Raises EngineFailed, also where it made too few or too many tokens."""
+    measurements = list(stream_script(name, command, threads, is_ours=is_ours))
+    for made in measurements:
+        if made.output_tokens != made.wanted_tokens:
+            raise EngineFailed(f"{name} made {made.output_tokens} tokens of {made.wanted_tokens} on {made.workload}")
+    return measurements
+
+
+def stream_script(name: str, command: Sequence[str], threads: int, *, is_ours: bool) -> Iterator[Measurement]:
+    """Runs an engine's script, until its reader ends; `is_ours`: it sees this repository's src. Raises EngineFailed."""
     paths = [str(HERE)] + ([str(HERE.parent / "src")] if is_ours else [])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise EngineFailed(f"{name} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=complaints, text=True) as process,
+    ):
+        try:
+            for line in filter(str.strip, process.stdout or ()):
+                yield _parse(name, line)
+            status = process.wait()
+        finally:
+            process.kill()
+        if status != 0:
+            complaints.seek(0)
+            raise EngineFailed(f"{name} ended with status {status}:\n{complaints.read()[-2000:]}")
+
+
+def _parse(name: str, line: str) -> Measurement:
     try:
-        return [Measurement(**(json.loads(line) | {"engine": name})) for line in done.stdout.splitlines() if line]
+        return Measurement(**(json.loads(line) | {"engine": name}))
     except (ValueError, TypeError) as error:
-        raise EngineFailed(f"{name} printed what is no measurement ({error}):\n{done.stdout[-2000:]}") from error
+        raise EngineFailed(f"{name} printed what is no measurement ({error}):\n{line[-2000:]}") from error

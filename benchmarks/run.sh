@@ -4,7 +4,8 @@
 #              HEADWAY_BENCH_PEERS   peers to compare with (default openvino llamacpp ortgenai vllm)
 #              HEADWAY_BENCH_ROUNDS  rounds of each comparison (default 3)
 # Every part runs, and the exit status is 1 if one of them is below its bar. All that is printed is also in
-# benchmarks/out/bench.log.
+# benchmarks/out/bench.log. Run again after an interruption, the comparisons of engines, which take hours, go on with what
+# is saved in benchmarks/out/compare*.jsonl; after a whole run they begin anew.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${1:?usage: run.sh PYTHON}
@@ -38,13 +39,12 @@ with openvino && q8+=(openvino-q8)
 with llamacpp && q8+=(llamacpp-q8)
 
 part "What this machine can do" "$python" "$here/roofline.py" --dir "$dir" --out "$out/roofline.json"
-for model in smollm2-135m qwen2.5-0.5b-shape; do
-  part "Offline throughput: $model" "$python" "$here/compare.py" --dir "$dir" --model $model --contests "$all" \
-    --rounds "$rounds" --roofline "$out/roofline.json" --out "$out/compare-$model.jsonl"
-done
+part "Offline throughput" "$python" "$here/compare.py" --dir "$dir" --models smollm2-135m,qwen2.5-0.5b-shape \
+  --contests "$all" --rounds "$rounds" --roofline "$out/roofline.json" --results "$out/compare.jsonl"
 if [[ ${#q8[@]} -gt 0 ]]; then
-  part "Offline throughput: Q8_0" "$python" "$here/compare.py" --dir "$dir" --model qwen2.5-0.5b-shape \
-    --contests "$(IFS=,; echo "${q8[*]}")" --rounds "$rounds" --roofline "$out/roofline.json" --out "$out/compare-q8.jsonl"
+  part "Offline throughput: Q8_0" "$python" "$here/compare.py" --dir "$dir" --models qwen2.5-0.5b-shape \
+    --contests "$(IFS=,; echo "${q8[*]}")" --rounds "$rounds" --roofline "$out/roofline.json" \
+    --results "$out/compare-q8.jsonl"
 fi
 part "Sampling" "$python" "$here/sampling.py" "$demo"
 part "A step beside the model" "$python" "$here/step_overhead.py" --at-most-ms 1.0

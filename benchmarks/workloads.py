@@ -57,18 +57,22 @@ class Measurement:
     round: int
     seconds: float
     output_tokens: int
+    """As counted: an engine that stops early makes fewer than the workload has."""
     total_tokens: int
+
+    @property
+    def wanted_tokens(self) -> int:
+        """What output_tokens has to be."""
+        workload = WORKLOADS[self.workload]
+        return workload.num_requests * workload.output_tokens
 
 
 def measure(engine: str, workload: Workload, round_: int, generate: Generate) -> Measurement:
-    """Runs and times one workload. Raises SystemExit when the engine made another number of tokens than it had to."""
+    """Runs and times one workload."""
     prompts = workload.prompts(round_)
-    wanted = workload.num_requests * workload.output_tokens
     start = time.perf_counter()
     made = generate(prompts, workload.output_tokens)
     seconds = time.perf_counter() - start
-    if made != wanted:
-        raise SystemExit(f"{engine} made {made} tokens of {wanted} on {workload.name}")
     total = made + workload.num_requests * workload.prompt_tokens
     return Measurement(engine, workload.name, round_, seconds, made, total)
 

@@ -7,6 +7,7 @@ from headway_wire.framing import MAX_FRAME_BYTES, FrameReader, FrameTooLarge, pa
 from headway_wire.messages import (
     Abort,
     Accepted,
+    Constraint,
     Down,
     Embedding,
     Error,
@@ -41,6 +42,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "Abort",
     "Accepted",
+    "Constraint",
     "Down",
     "Embedding",
     "Error",

@@ -5,14 +5,39 @@ Up (worker to parent):   Loading, Ready, Failed, Accepted, Refused, Step, Prompt
                          ProfiledStep, ProfileEnd.
 
 A worker answers Load by Loading (any number of times) and then by one Ready or one Failed. It answers each Submit by
-one Accepted or one Refused, in the order of the Submits; an accepted request ends with exactly one terminal
-TokenEvent for each of its choices. What is per token is packed as arrays, the rest as maps, so that a field can be
-added without breaking the other side.
+one Accepted or one Refused, in the order of the Submits but for those whose grammar is compiled first; an accepted
+request ends with exactly one terminal TokenEvent for each of its choices. What is per token is packed as arrays, the
+rest as maps, so that a field can be added without breaking the other side.
 """
 
 from typing import Any, Dict, List, Optional, Union
 
 import msgspec
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an output has to match, and from where on. An output goes through these, in order:
+
+    1. `opening`, which is forced.
+    2. Reasoning, which is free, until `reasoning_end` has come.
+    3. Without a trigger: what `grammar` says, and with its end the choice ends (stop). With one: free text; where
+       `trigger` matches, the grammar holds from the match's beginning on (it describes the trigger's text too), and
+       when it is complete the text is free again.
+    """
+
+    grammar: str = ""
+    """Of llguidance: Lark, or JSON of several grammars. "": nothing is constrained in 3."""
+    opening: str = ""
+    """Text that the output begins with."""
+    reasoning_end: str = ""
+    """"": the output begins with 3."""
+    max_reasoning_tokens: Optional[int] = None
+    """After so many tokens of 1 and 2, reasoning_end is forced."""
+    trigger: str = ""
+    """A regular expression (Python's) over the free text since 2 or the last match's end; a match has at most 256
+    characters."""
+    max_matches: Optional[int] = None
+    """With a trigger: the choice ends (stop) once the grammar was complete so often."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +77,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: none. k: each sampled token's log-probability and those of the k likeliest tokens."""
     prompt_logprobs: Optional[int] = None
     """The same of each token of the prompt but the first: PromptLogprobs, all of them before the first output token."""
+    constraint: Optional[Constraint] = None
+    """What the output has to match; None: any token may come."""
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -199,6 +226,8 @@ class TokenEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Prompt tokens that were not computed because the prefix cache held them."""
     error: Optional[Error] = None
     """With finish_reason error."""
+    num_forced_tokens: int = 0
+    """Of token_ids: those that the constraint left no choice about, and that were not sampled."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="step"):

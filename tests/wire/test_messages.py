@@ -100,7 +100,7 @@ def test_an_unknown_field_is_ignored(message: wire.Down | wire.Up) -> None:
 
 
 def test_an_event_of_a_later_version_may_be_longer() -> None:
-    step = {"type": "step", "events": [["r", 0, [1], None, None, None, 0, None, "later"]]}
+    step = {"type": "step", "events": [["r", 0, [1], None, None, None, 0, None, 0, "later"]]}
     assert wire.decode_up(msgspec.msgpack.encode(step)) == wire.Step(events=[wire.TokenEvent("r", 0, [1])])
 
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from headway.core.tools import ToolCall, ToolCallDelta
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -40,6 +42,9 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token's id, the stop string, or why it was aborted."""
+    reasoning: str = ""
+    """Text of its reasoning, which is before all of `text`."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,10 @@ class Usage:
     num_prompt_tokens: int
     num_output_tokens: int
     num_cached_tokens: int = 0
+    num_reasoning_tokens: int = 0
+    """Of the outputs: up to the end of their reasoning."""
+    num_forced_tokens: int = 0
+    """Of the outputs: those that a constraint left no choice about."""
 
 
 @dataclass(slots=True)
@@ -71,6 +80,8 @@ class CompletionOutput:
     logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
 
 @dataclass(slots=True)

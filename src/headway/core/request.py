@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.sampling import SamplingParams
+from headway.core.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,7 @@ class GenerateRequest:
     """Who shares with others, with --scheduling-policy fair."""
     cache_salt: str = ""
     """Prefixes in the KV cache are shared only with requests of the same salt."""
+    tool_use: ToolUse = field(default_factory=ToolUse)
+    """Of a ChatPrompt with tools."""
+    splits_reasoning: bool = True
+    """A chat's reasoning is told apart from its text, where the model reasons; False: it stays in the text."""

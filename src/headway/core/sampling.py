@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 import headway_wire as wire
+from headway.core.structured import StructuredOutputs
 from headway.errors import InvalidRequest
 
 MAX_N = 128
@@ -55,6 +56,10 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
     """Special tokens are left out of the text."""
     timeout_s: float | None = None
     """The request ends with what it has after so long."""
+    structured_outputs: StructuredOutputs | None = None
+    """What the answer has to match; it becomes the constraint."""
+    thinking_token_budget: int | None = None
+    """A model that reasons has to end its reasoning within so many tokens."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -88,6 +93,8 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
             _check_range("max_length", self.max_length, 2, 2**31 - 1)
         if self.truncate_prompt_tokens not in (None, FIT):
             _check_range("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, 2**31 - 1)
+        if self.thinking_token_budget is not None:
+            _check_range("thinking_token_budget", self.thinking_token_budget, 0, 2**31 - 1)
         if self.timeout_s is not None:
             _check_range("timeout_s", self.timeout_s, 0.0, 86400.0, low_is_open=True)
         self._check_stop()

@@ -9,6 +9,10 @@ JsonSchema = Mapping[str, Any] | bool
 Part = str | JsonSchema
 """A Lark grammar, or a JSON schema."""
 
+JSON_SPACING: Mapping[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""White space of all JSON that is enforced: one space behind a comma and a colon. A model that may add white space as
+it likes can go on adding it for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
@@ -25,3 +29,19 @@ class Grammar:
         for name, part in self.parts.items():
             grammars.append({"name": name, "lark_grammar" if isinstance(part, str) else "json_schema": part})
         return json.dumps({"grammars": grammars}, ensure_ascii=False, separators=(",", ":"))
+
+
+def json_part(schema: JsonSchema, *, is_lenient: bool = False) -> JsonSchema:
+    """A schema as a part of a Grammar: JSON in one fixed spacing.
+
+    Args:
+        schema: true takes any value; what it says of x-guidance is left out.
+        is_lenient: keywords that cannot be enforced are left out, where else the compiler refuses them.
+    """
+    keywords = {} if isinstance(schema, bool) else dict(schema)
+    return {**keywords, "x-guidance": {**JSON_SPACING, "lenient": is_lenient}}
+
+
+def lark_text(text: str) -> str:
+    """A Lark literal that matches exactly this text."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,138 @@
+"""From what a request says of its answer (StructuredOutputs) to a grammar, or to an error that says what is wrong.
+
+What only llguidance can tell (a keyword that it does not know, a pattern that is none) is told by the compiler, in the
+process that runs the model.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import llguidance
+from llguidance.gbnf_to_lark import any_to_lark
+
+import headway_wire as wire
+from headway.core.structured import StructuredOutputs, StructureKind
+from headway.errors import InvalidRequest, UnsupportedFeature
+from headway.text.grammar import Grammar, Part, json_part, lark_text
+
+MAX_CHOICES = 10_000
+"""Texts of a choice."""
+MAX_RULES = 500
+"""Rules of an EBNF grammar, which is translated before it is compiled."""
+
+_EBNF_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
+
+
+def structured_constraint(wanted: StructuredOutputs) -> wire.Constraint:
+    """The constraint of an answer without reasoning and tools. Raises InvalidRequest."""
+    return wire.Constraint(grammar=structured_grammar(wanted).text(), trigger=structured_trigger(wanted))
+
+
+def structured_grammar(wanted: StructuredOutputs) -> Grammar:
+    """What the answer has to match; with structural_tag, from a trigger's text on.
+
+    Raises InvalidRequest that names the request's field and the place inside it.
+    """
+    return _MAKERS[wanted.kind](wanted.value, wanted.param)
+
+
+def structured_trigger(wanted: StructuredOutputs) -> str:
+    """wire.Constraint.trigger: empty unless the kind is structural_tag. structured_grammar checks its value first."""
+    if wanted.kind != "structural_tag":
+        return ""
+    return "|".join(map(re.escape, wanted.value["triggers"]))
+
+
+def _json_object(value: object, param: str) -> Grammar:
+    return _json_schema({"type": "object"}, param)
+
+
+def _json_schema(value: object, param: str) -> Grammar:
+    if value is False or not isinstance(value, Mapping | bool):
+        raise InvalidRequest(f"{param} must be a JSON schema that takes some value: an object, or true", param=param)
+    return Grammar("start: @answer", {"answer": json_part(value)})
+
+
+def _regex(value: object, param: str) -> Grammar:
+    text = _text(value, param)
+    return Grammar(f"start: /{llguidance.regex_to_lark(text, 'd')}/")
+
+
+def _choice(value: object, param: str) -> Grammar:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHOICES:
+        what = f"has {len(value)} texts" if isinstance(value, list) else "is no list"
+        raise InvalidRequest(f"{param} {what}; it must be a list of 1 to {MAX_CHOICES} texts", param=param)
+    literals = [lark_text(_text(each, f"{param}[{i}]")) for i, each in enumerate(value)]
+    return Grammar(f"start: CHOICE\nCHOICE: {' | '.join(literals)}")
+
+
+def _grammar(value: object, param: str) -> Grammar:
+    text = _text(value, param)
+    rules = _EBNF_RULE.findall(text)
+    if len(rules) > MAX_RULES:
+        raise InvalidRequest(
+            f"{param} has {len(rules)} EBNF rules, at most {MAX_RULES}: send it as Lark, or a JSON schema", param=param
+        )
+    twice = next((name for i, name in enumerate(rules) if name in rules[:i]), None)
+    if twice is not None:
+        raise InvalidRequest(f"{param} has two rules named {twice[:64]}: join them by |", param=param)
+    try:
+        return Grammar(any_to_lark(text))
+    except Exception as problem:  # The translator raises plain Exception, IndexError and RecursionError alike.
+        raise InvalidRequest(
+            f"{param} is neither Lark (it has no rule start) nor EBNF: {str(problem)[:300]}", param=param
+        ) from None
+
+
+def _structural_tag(value: object, param: str) -> Grammar:
+    if not isinstance(value, Mapping) or "structures" not in value or "triggers" not in value:
+        raise UnsupportedFeature(
+            f"{param} must be an object of structures, a list of {{begin, schema, end}}, and triggers, a list of texts",
+            param=param,
+        )
+    triggers = [_text(each, f"{param}.triggers[{i}]") for i, each in enumerate(_list(value, "triggers", param))]
+    rules, parts = [], dict[str, Part]()
+    for i, structure in enumerate(_list(value, "structures", param)):
+        rules.append(_structure_rule(structure, i, triggers, parts, f"{param}.structures[{i}]"))
+    return Grammar("start: " + " | ".join(rules), parts)
+
+
+def _structure_rule(structure: object, place: int, triggers: list[str], parts: dict[str, Part], param: str) -> str:
+    if not isinstance(structure, Mapping):
+        raise InvalidRequest(f"{param} must be an object of begin, schema and end", param=param)
+    begin = _text(structure.get("begin"), f"{param}.begin")
+    if not begin.startswith(tuple(triggers)):
+        raise InvalidRequest(f"{param}.begin starts with none of the triggers: add one", param=f"{param}.begin")
+    schema = structure.get("schema", True)
+    if schema is False or not isinstance(schema, Mapping | bool):
+        raise InvalidRequest(f"{param}.schema must be a JSON schema", param=f"{param}.schema")
+    end = structure.get("end", "")
+    if not isinstance(end, str):
+        raise InvalidRequest(f"{param}.end must be a text", param=f"{param}.end")
+    parts[f"schema_{place}"] = json_part(schema)
+    return f"{lark_text(begin)} @schema_{place}" + (f" {lark_text(end)}" if end else "")
+
+
+def _list(value: Mapping[str, Any], name: str, param: str) -> list[Any]:
+    found = value[name]
+    if not isinstance(found, list) or not found:
+        raise InvalidRequest(f"{param}.{name} must be a list of at least one entry", param=f"{param}.{name}")
+    return found
+
+
+def _text(value: object, param: str) -> str:
+    if not isinstance(value, str) or not value:
+        what = "empty" if value == "" else "no text"
+        raise InvalidRequest(f"{param} is {what}; it must be a text of at least one character", param=param)
+    return value
+
+
+_MAKERS: Mapping[StructureKind, Callable[[object, str], Grammar]] = {
+    "json_object": _json_object,
+    "json_schema": _json_schema,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "structural_tag": _structural_tag,
+}

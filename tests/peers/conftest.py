@@ -56,7 +56,7 @@ class LlamaFile:
 
     @property
     def logits_bf16_cache(self) -> np.ndarray:
-        """With K and V in bfloat16, as we keep them."""
+        """With K and V in bfloat16."""
         return np.load(self.path.with_suffix(".logits_bf16_cache.npy"))
 
     @property
@@ -118,8 +118,6 @@ def figures(pytestconfig: pytest.Config) -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     lines = terminalreporter.config.stash.get(_FIGURES, [])
     if lines:
-        terminalreporter.write_line(
-            "Millinats from float64: ours, llama.cpp's; over the file's values; its default cache"
-        )
+        terminalreporter.write_line("Millinats from float64, by cache: ours, llama.cpp's; ours over the file's values")
     for line in lines:
         terminalreporter.write_line(line)

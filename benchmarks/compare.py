@@ -2,6 +2,7 @@
 
     compare.py --dir DIR [--models smollm2-135m,...] [--contests openvino,vllm] [--workloads ...] [--rounds 3]
                [--results FILE] [--minutes N] [--show] [--roofline FILE] [--each-workload] [--peers-only]
+               [--without ENGINE,...]
 
 DIR is what prepare.sh laid out. Each round starts each engine once, in its own process, on that round's prompts; the
 order of the engines turns from round to round. An engine runs the workloads that its contests have bars for. Compare
@@ -10,6 +11,7 @@ only within one run, on a machine that is otherwise idle, and quote the ratios, 
 With --results each measurement is saved as it is made: the same command goes on where another broke off, was
 interrupted or reached --minutes, and begins anew where nothing was left to do. --show prints the tables of what is
 there. --each-workload lets the engines take turns workload by workload: nearer in time, for one more start each.
+--without leaves configurations of peers out, those that are known not to be the best.
 
 With --roofline (roofline.py's output) the share of the machine's bound is printed too, and on a model of random weights
 75% of the bound is enough where that asks less than the ratio. The exit status is 1 below a floor or where an engine
@@ -21,11 +23,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bars import CONTESTS, Contest
-from engines import MODELS, EngineFailed, Run, run_once
+from engines import ENGINES, MODELS, EngineFailed, Run, run_once
 from machine import describe_machine, usable_cores
 from results import Results
 from verdicts import Bounds, collect_rates, judge, make_rate_table, make_verdict_table
@@ -44,6 +46,17 @@ class Turn:
     engine: str
     round: int
     workloads: Sequence[str]
+
+
+def choose_contests(names: Sequence[str], without: Sequence[str]) -> dict[str, Contest]:
+    """By name. Raises SystemExit where a peer is left without a configuration."""
+    contests = {}
+    for name in names:
+        peers = [peer for peer in CONTESTS[name].peers if peer not in without]
+        if not peers:
+            raise SystemExit(f"--without {','.join(without)} leaves nothing of {name}: leave it out of --contests")
+        contests[name] = replace(CONTESTS[name], peers=peers)
+    return contests
 
 
 def workloads_of(engine: str, contests: Sequence[Contest], workloads: Sequence[str]) -> list[str]:
@@ -131,6 +144,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--contests", type=names_of(CONTESTS), default=["openvino"], help=f"of {', '.join(CONTESTS)}")
     parser.add_argument("--workloads", type=names_of(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--without", type=names_of(ENGINES), default=[], help="configurations of peers")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--results", type=Path, help="a file of JSON lines to save to and to go on with")
     parser.add_argument("--minutes", type=float, help="start no engine after so many")
@@ -158,7 +172,7 @@ def open_results(arguments: argparse.Namespace, turns: Sequence[Turn], engines: 
 
 def main() -> int:
     arguments = parse_arguments()
-    contests = {name: CONTESTS[name] for name in arguments.contests}
+    contests = choose_contests(arguments.contests, arguments.without)
     turns = list(plan_turns(arguments, list(contests.values())))
     print(describe_machine(), flush=True)
     results = open_results(arguments, turns, engines_of(list(contests.values())))

@@ -51,7 +51,7 @@ def read(compare: ModuleType, *words: str) -> argparse.Namespace:
 
 def run(compare: ModuleType, arguments: argparse.Namespace, engines: Engines) -> str:
     """What main() does without printing the tables' surroundings: they are returned."""
-    contests = {name: compare.CONTESTS[name] for name in arguments.contests}
+    contests = compare.choose_contests(arguments.contests, arguments.without)
     turns = list(compare.plan_turns(arguments, list(contests.values())))
     results = compare.open_results(arguments, turns, compare.engines_of(list(contests.values())))
     compare.measure(arguments, turns, results, engines)
@@ -88,6 +88,15 @@ def test_models_follow_each_other_and_workloads_may_be_taken_one_by_one(compare:
         for workload in ("single-128", "sixty-four-128")
         for engine in ("headway-bf16", "vllm")
     ]
+
+
+def test_configurations_of_peers_may_be_left_out_but_not_all(compare: ModuleType) -> None:
+    engines = Engines()
+    run(compare, read(compare, "--workloads", "single-128", "--rounds", "1", "--without", "openvino"), engines)
+    assert [engine for _, engine, _, _ in engines.started] == ["headway", "openvino-2048"]
+    arguments = read(compare, "--without", "openvino,openvino-2048")
+    with pytest.raises(SystemExit, match="leaves nothing of openvino: leave it out of --contests"):
+        run(compare, arguments, engines)
 
 
 def test_what_broke_off_goes_on_with_the_workload_that_was_not_measured(compare: ModuleType, tmp_path: Path) -> None:

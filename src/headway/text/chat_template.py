@@ -24,7 +24,8 @@ from headway.text.json_vocabulary import read_control_tokens, token_text_of
 from headway.text.protection import Protection
 from headway.text.rendered import RenderedPrompt
 from headway.text.source import GgufVocabulary, TextSource
-from headway.text.template_input import Plain, plain_copy, plain_messages, strings_of, with_strings
+from headway.text.template_forms import TemplateForms, find_forms
+from headway.text.template_input import Arguments, Plain, plain_copy, plain_messages, strings_of, with_strings
 
 _BASE_FUEL = 1 << 22
 """A unit is a step, or some tens of characters: about 100 MB of text at most."""
@@ -33,7 +34,8 @@ _BASE_OUTPUT = 1 << 22
 _OUTPUT_PER_CHARACTER = 8
 _MAX_JSON_INDENT = 16
 _GENERATION_TAG = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
-_NEEDLE = "zqneedlezq"
+_FORM_CHARACTERS = 64
+"""In a chat that find_forms() tries."""
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
 _FUNCTIONS = {"dict", "lipsum", "namespace", "range", "raise_exception", "strftime_now"}
@@ -85,9 +87,8 @@ class ChatTemplate:
         """
         if taken := _RESERVED & kwargs.keys():
             raise InvalidRequest(f"chat_template_kwargs may not set {min(taken)}", param="chat_template_kwargs")
-        takes_strings, takes_parts = self._content_forms
         given = {
-            "messages": plain_messages(messages, takes_parts=takes_parts, takes_strings=takes_strings),
+            "messages": plain_messages(messages, self.forms),
             "tools": plain_copy(tools, "tools"),
             "kwargs": plain_copy(kwargs, "chat_template_kwargs"),
         }
@@ -137,20 +138,9 @@ class ChatTemplate:
         return COMMON_SWITCHES | (asked - _RESERVED - self._constants.keys() - _FUNCTIONS)
 
     @cached_property
-    def _content_forms(self) -> tuple[bool, bool]:
-        """Whether content may be a string, and whether it may be a list of parts: tried out once."""
-        takes_strings = self._shows_needle(_NEEDLE)
-        takes_parts = self._shows_needle([{"type": "text", "text": _NEEDLE}])
-        return takes_strings or not takes_parts, takes_parts
-
-    def _shows_needle(self, content: Plain) -> bool:
-        given = {"messages": [{"role": "user", "content": content}], "tools": None, "kwargs": None}
-        try:
-            text = self._run(given, True, len(_NEEDLE))
-        except TemplateRefused:
-            return False
-        # A template that prints the list as it is shows the part's keys too.
-        return _NEEDLE in text and re.search(rf"['\"]text['\"]: *['\"]{_NEEDLE}", text) is None
+    def forms(self) -> TemplateForms:
+        """What it takes: tried out once."""
+        return find_forms(lambda given: self._run(given, True, _FORM_CHARACTERS))
 
 
 def make_chat_template(source: TextSource, override: str | None) -> ChatTemplate | None:
@@ -263,9 +253,11 @@ def _to_json(
     separators: Sequence[str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """transformers' filter: json.dumps, not escaped for HTML."""
+    """transformers' filter: json.dumps, not escaped for HTML; a call's arguments as the model wrote them."""
     width = indent if isinstance(indent, int) else len(indent or "")
     if width > _MAX_JSON_INDENT:
         raise TemplateRefused(f"the chat template indents JSON by {width}, over {_MAX_JSON_INDENT}", param="messages")
+    if isinstance(value, Arguments) and (indent, separators, sort_keys) == (None, None, False):
+        return value.text
     pair = None if separators is None else (str(separators[0]), str(separators[1]))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=pair, sort_keys=sort_keys)

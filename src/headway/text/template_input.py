@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.errors import InvalidRequest, UnsupportedFeature
+from headway.text.template_forms import TemplateForms
 from headway.text.tokenizer import check_encodable
 
 MAX_DEPTH = 64
@@ -12,6 +13,17 @@ MAX_DEPTH = 64
 
 Plain = Any
 """None, bool, int, float, str, and lists and dicts (str keys) of these."""
+
+
+class Arguments(dict[str, Plain]):
+    """A tool call's arguments that were given as JSON text: an object for templates that look into it, and the text,
+    so that a prompt has the numbers and escapes that the model wrote, and its prefix is found again."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, value: Mapping[str, Plain], text: str) -> None:
+        super().__init__(value)
+        self.text = text
 
 
 def plain_copy(value: object, where: str, depth: int = 0) -> Plain:
@@ -39,6 +51,8 @@ def strings_of(value: Plain) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
+        if isinstance(value, Arguments):
+            yield value.text
         for key, item in value.items():
             yield key
             yield from strings_of(item)
@@ -52,18 +66,21 @@ def with_strings(value: Plain, change: Callable[[str], str]) -> Plain:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {change(key): with_strings(item, change) for key, item in value.items()}
+        changed = {change(key): with_strings(item, change) for key, item in value.items()}
+        return Arguments(changed, change(value.text)) if isinstance(value, Arguments) else changed
     if isinstance(value, list):
         return [with_strings(item, change) for item in value]
     return value
 
 
-def plain_messages(messages: Sequence[Mapping[str, Any]], *, takes_parts: bool, takes_strings: bool) -> list[Plain]:
+def plain_messages(messages: Sequence[Mapping[str, Any]], forms: TemplateForms) -> list[Plain]:
     """The messages as a template wants them.
 
     Fields that are None are left out, as transformers does. Content that is a list of text parts stays one where the
     template takes parts, and is joined with line breaks otherwise; content that is a string becomes a part only where
-    the template takes nothing else. A tool call's arguments, JSON in a string on OpenAI's wire, become an object.
+    the template takes nothing else. An assistant's message that only calls has the content "" (or null, where the
+    template needs that), whether its content was "", null or not there. A call's arguments, JSON in a string on
+    OpenAI's wire, become an object, or stay text where the template writes that as it is.
 
     Raises:
         InvalidRequest: `messages` is not a list of objects with a role, or holds what is no JSON.
@@ -72,25 +89,29 @@ def plain_messages(messages: Sequence[Mapping[str, Any]], *, takes_parts: bool, 
     plain = plain_copy(messages, "messages")
     if not isinstance(plain, list) or not plain:
         raise InvalidRequest("messages must be a list of at least one message", param="messages")
-    found = []
-    for place, message in enumerate(plain):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise InvalidRequest(f"messages[{place}] must be an object with a role", param="messages")
-        message = {name: value for name, value in message.items() if value is not None}
-        content = message.get("content")
-        if isinstance(content, list):
-            _check_parts(content, place)
-            if not takes_parts:
-                message["content"] = "\n".join(part["text"] for part in content)
-        elif isinstance(content, str):
-            if not takes_strings:
-                message["content"] = [{"type": "text", "text": content}]
-        elif content is not None:
-            raise InvalidRequest(f"messages[{place}].content must be a string or a list of parts", param="messages")
-        if "tool_calls" in message:
-            message["tool_calls"] = _tool_calls(message["tool_calls"], place)
-        found.append(message)
-    return found
+    return [_plain_message(message, place, forms) for place, message in enumerate(plain)]
+
+
+def _plain_message(message: Plain, place: int, forms: TemplateForms) -> Plain:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise InvalidRequest(f"messages[{place}] must be an object with a role", param="messages")
+    message = {name: value for name, value in message.items() if value is not None}
+    if "tool_calls" in message:
+        message["tool_calls"] = _tool_calls(message["tool_calls"], place, forms)
+        message.setdefault("content", "")
+    content = message.get("content")
+    if isinstance(content, list):
+        _check_parts(content, place)
+        if not forms.takes_parts:
+            message["content"] = "\n".join(part["text"] for part in content)
+    elif isinstance(content, str):
+        if not forms.takes_strings:
+            message["content"] = [{"type": "text", "text": content}]
+    elif content is not None:
+        raise InvalidRequest(f"messages[{place}].content must be a string or a list of parts", param="messages")
+    if forms.needs_null_content and content == "" and "tool_calls" in message:
+        message["content"] = None
+    return message
 
 
 def _key(key: object, where: str) -> str:
@@ -112,21 +133,39 @@ def _check_parts(parts: list[Plain], place: int) -> None:
             raise InvalidRequest(f"{where}.text must be a string", param="messages")
 
 
-def _tool_calls(calls: Plain, place: int) -> list[Plain]:
+def _tool_calls(calls: Plain, place: int, forms: TemplateForms) -> list[Plain]:
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise InvalidRequest(f"messages[{place}].tool_calls must be a list of objects", param="messages")
-    return [_with_arguments_read(call) for call in calls]
+    return [_with_arguments(call, forms) for call in calls]
 
 
-def _with_arguments_read(call: dict[str, Plain]) -> dict[str, Plain]:
+def _with_arguments(call: dict[str, Plain], forms: TemplateForms) -> dict[str, Plain]:
+    """The call with its arguments as the template takes them. Text that is no JSON object stays what it is: it may be
+    what a model wrote until it was cut."""
     function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if isinstance(arguments, str):
+        arguments = _read_arguments(arguments)
+    if not isinstance(function, dict) or not isinstance(arguments, dict):
         return call
+    if forms.takes_arguments_text:
+        text = arguments.text if isinstance(arguments, Arguments) else json.dumps(arguments, ensure_ascii=False)
+        return {**call, "function": {**function, "arguments": text}}
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _read_arguments(text: str) -> Arguments | None:
+    """None for what is no JSON object. No text at all is an object without members.
+
+    JSON that somebody wrote anew without spaces (JavaScript does) gets those that models write.
+    """
+    text = text.strip() or "{}"
     try:
         # A copy again: JSON in a string may hold what the string did not, such as a lone surrogate.
-        arguments = plain_copy(json.loads(function["arguments"]), "messages")
+        value = plain_copy(json.loads(text), "messages")
     except (ValueError, RecursionError):
-        return call
-    if not isinstance(arguments, dict):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
+        return None
+    if not isinstance(value, dict):
+        return None
+    is_packed = json.dumps(value, ensure_ascii=False, separators=(",", ":")) == text
+    return Arguments(value, json.dumps(value, ensure_ascii=False) if is_packed else text)

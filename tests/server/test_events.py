@@ -154,8 +154,9 @@ class FakeTransport:
 def make_exchange(batch: WriteBatch, **changed: Any) -> tuple[Exchange, FakeTransport]:
     transport: Any = FakeTransport()
     flow = SimpleNamespace(write_paused=changed.pop("write_paused", False), resume_reading=lambda: None)
+    scope = {"http_version": changed.pop("http_version", "1.1")}
     fields = {"disconnected": False, "chunked_encoding": True, "response_complete": False, **changed}
-    cycle = SimpleNamespace(transport=BatchedTransport(transport, batch), flow=flow, **fields)
+    cycle = SimpleNamespace(transport=BatchedTransport(transport, batch), flow=flow, scope=scope, send=None, **fields)
     return Exchange(cycle, transport, batch), transport
 
 
@@ -168,6 +169,13 @@ async def test_a_chunk_is_framed_as_http_wants_it() -> None:
     assert exchange.try_write(b"x" * 26)
     await asyncio.sleep(0)
     assert transport.done == [b"1a\r\n" + b"x" * 26 + b"\r\n"]
+
+
+async def test_http_1_0_has_no_chunks() -> None:
+    exchange, transport = make_exchange(make_batch(), http_version="1.0", chunked_encoding=False)
+    assert exchange.try_write(b"x" * 26)
+    await asyncio.sleep(0)
+    assert transport.done == [b"x" * 26]
 
 
 async def test_what_one_turn_writes_goes_out_together_at_its_end() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.server.conftest import listening, until
+from tests.server.conftest import listening, sse, until
 
 from headway.config import ServerConfig
 from headway.server.app import make_app
@@ -185,6 +185,46 @@ async def test_a_connection_is_good_for_the_next_request_after_done() -> None:
             assert answer.startswith(b"HTTP/1.1 200")
             assert answer.count(b"data: [DONE]\n\n") == 1
             assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        await connection.close()
+
+
+@pytest.mark.parametrize("connection_header", [b"", b"connection: keep-alive\r\n"])
+@pytest.mark.parametrize("prompt", ["hello", "flood"])
+async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection(
+    connection_header: bytes, prompt: str
+) -> None:
+    asked = {"model": "scripted", "prompt": prompt, "stream": True, "max_tokens": 6}
+    request = request_bytes(asked).replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\n" + connection_header)
+    async with serving() as (server, _):
+        connection = await Connection.open(server)
+        await connection.send(request)
+        async with asyncio.timeout(10):
+            head, _, body = (await connection.reader.read()).partition(b"\r\n\r\n")
+        await connection.close()
+        async with httpx2.AsyncClient(base_url=server.url) as client:
+            chunked = (await client.post("/v1/completions", json=asked)).text
+    lines = head.lower().split(b"\r\n")
+    assert lines[0].endswith(b" 200 ok")
+    assert b"connection: close" in lines
+    assert not [line for line in lines if line.startswith((b"transfer-encoding", b"content-length"))]
+    assert text_of(body.decode()) == text_of(chunked)
+
+
+def text_of(stream: str) -> str:
+    """Of completions, from the events of a stream, whose framing is checked."""
+    events = sse(stream)
+    assert events[-1] == "[DONE]"
+    return "".join(choice["text"] for event in events[:-1] for choice in event["choices"])
+
+
+@pytest.mark.parametrize("line", [b"GET /health HTTP/1.0\r\n\r\n", b"HEAD /health HTTP/1.0\r\nhost: x\r\n\r\n"])
+async def test_a_whole_answer_to_http_1_0_has_its_length(line: bytes) -> None:
+    async with serving() as (server, _):
+        connection = await Connection.open(server)
+        await connection.send(line)
+        async with asyncio.timeout(10):
+            head, _, body = (await connection.reader.read()).partition(b"\r\n\r\n")
+        assert f"content-length: {len(body)}".encode() in head or line.startswith(b"HEAD")
         await connection.close()
 
 

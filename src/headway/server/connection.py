@@ -20,11 +20,12 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with eight additions.
+    """uvicorn's protocol, with nine additions.
 
     - The scope offers ABORT_EXTENSION: closing politely would wait for a reader who does not read.
     - The scope offers WRITE_EXTENSION: a piece of a body without the layers around the app.
     - The scope offers WATCH_EXTENSION: a client's leaving without a task that waits for it.
+    - A stream to an HTTP/1.0 client (as nginx can be, before a server) has no chunks and ends with the connection.
     - What one turn of the event loop writes goes out in one go (writes.py).
     - When a client that has pipelined requests leaves, the request that is being answered is told, and not only the
       last one that was read.

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from starlette.types import Message, Send
+
 
 class WriteBatch:
     """One event loop's writes, in order."""
@@ -73,14 +75,19 @@ class Exchange:
     Args:
         cycle: uvicorn's RequestResponseCycle, whose send() and receive() these stand for.
         transport: the connection's own, which the batch writes to.
+
+    HTTP/1.0 has no chunks: a body of unknown length ends with the connection there.
     """
 
-    __slots__ = ("_batch", "_can_write", "_cycle", "_leave", "_loop", "_transport")
+    __slots__ = ("_batch", "_can_write", "_cycle", "_has_chunks", "_leave", "_loop", "_transport")
 
     def __init__(self, cycle: Any, transport: asyncio.Transport, batch: WriteBatch) -> None:
         self._cycle = cycle
         self._transport = transport
         self._batch = batch
+        self._has_chunks = cycle.scope["http_version"] != "1.0"
+        if not self._has_chunks:
+            cycle.send = _unframed(cycle, cycle.send)
         self._can_write = False
         """A piece may be written: found out once, and again after hold()."""
         self._loop = batch.loop
@@ -92,10 +99,10 @@ class Exchange:
             cycle = self._cycle
             if cycle.disconnected:
                 return True
-            if not cycle.chunked_encoding or cycle.flow.write_paused or cycle.response_complete:
+            if cycle.chunked_encoding is not self._has_chunks or cycle.flow.write_paused or cycle.response_complete:
                 return False
             self._can_write = True
-        self._batch.add(self._transport, b"%x\r\n%b\r\n" % (len(data), data))
+        self._batch.add(self._transport, b"%x\r\n%b\r\n" % (len(data), data) if self._has_chunks else data)
         return True
 
     def hold(self) -> None:
@@ -117,6 +124,24 @@ class Exchange:
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
+
+
+def _unframed(cycle: Any, send: Send) -> Send:
+    """A cycle's send() without chunks. It counts what is sent against the announced length: where none was announced,
+    each piece is the whole."""
+    is_bounded = True
+
+    async def send_unframed(message: Message) -> None:
+        nonlocal is_bounded
+        if message["type"] == "http.response.start":
+            is_bounded = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            if not is_bounded:
+                cycle.chunked_encoding = False
+        elif not is_bounded:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return send_unframed
 
 
 _batches: WeakKeyDictionary[asyncio.AbstractEventLoop, WriteBatch] = WeakKeyDictionary()

@@ -1,0 +1,104 @@
+"""Source: an answer that is read as it comes.
+
+Readers are generators, written as if the whole answer were there: where they need more of it they yield, and are
+resumed with more, or at its end. What they decide depends on the characters alone, never on how those were cut.
+"""
+
+from collections.abc import Generator
+from typing import TypeVar
+
+_T = TypeVar("_T")
+Reading = Generator[None, None, _T]
+"""A reader that gives a _T."""
+SPACE = " \t\r\n"
+_SPACES = frozenset(SPACE)
+
+
+class Unreadable(Exception):
+    """The answer is no call here. What the source has taken up to now is no part of one."""
+
+
+class Source:
+    """The text that was not taken yet, and what was taken since `taken` was last cleared."""
+
+    __slots__ = ("at", "is_ended", "taken", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0
+        """Where in `text` the next character is."""
+        self.is_ended = False
+        self.taken: list[str] = []
+
+    def feed(self, text: str) -> None:
+        """More of the answer."""
+        self.text = self.text[self.at :] + text
+        self.at = 0
+
+    def take(self, end: int) -> str:
+        """The text up to a place in `text`, which is now taken."""
+        piece = self.text[self.at : end]
+        if piece:
+            self.taken.append(piece)
+        self.at = end
+        return piece
+
+    def more(self) -> Reading[bool]:
+        """Waits for more; False: there is no more."""
+        if self.is_ended:
+            return False
+        yield
+        return True
+
+    def peek(self) -> Reading[str]:
+        """The next character, not taken; empty at the end."""
+        while self.at >= len(self.text):
+            if not (yield from self.more()):
+                return ""
+        return self.text[self.at]
+
+    def has(self, literal: str) -> Reading[bool]:
+        """Whether the literal is next; it is not taken."""
+        while True:
+            if self.text.startswith(literal, self.at):
+                return True
+            if not literal.startswith(self.text[self.at : self.at + len(literal)]):
+                return False
+            if not (yield from self.more()):
+                return False
+
+    def expect(self, literal: str) -> Reading[None]:
+        """Takes the literal, or what there is of it up to the first character that differs. Raises Unreadable."""
+        for place, character in enumerate(literal):
+            if self.at >= len(self.text) and (yield from self.peek()) == "":
+                raise Unreadable(f"ends in front of {literal[place:]!r}")
+            if self.text[self.at] != character:
+                raise Unreadable(f"{self.text[self.at]!r} where {literal[place:]!r} belongs")
+            self.take(self.at + 1)
+
+    def skip(self, literal: str) -> Reading[bool]:
+        """Takes the literal if it is next. One that the answer's end cuts short is taken too: nobody shall see it."""
+        if (yield from self.has(literal)):
+            self.take(self.at + len(literal))
+            return True
+        if self.is_ended and self.at < len(self.text) and literal.startswith(self.text[self.at :]):
+            self.take(len(self.text))
+            return True
+        return False
+
+    def skip_space(self) -> Reading[None]:
+        """Takes white space."""
+        while (yield from self.peek()) in _SPACES:
+            rest = self.text[self.at :]
+            self.take(self.at + len(rest) - len(rest.lstrip(SPACE)))
+
+    def word(self, allowed: frozenset[str], max_length: int) -> Reading[str]:
+        """Takes characters out of `allowed`. Raises Unreadable for none, and for more than max_length."""
+        word: list[str] = []
+        while (character := (yield from self.peek())) and character in allowed:
+            if len(word) == max_length:
+                raise Unreadable(f"a name of over {max_length} characters")
+            word.append(self.take(self.at + 1))
+        if not word:
+            raise Unreadable(f"{character!r} where a name belongs")
+        return "".join(word)

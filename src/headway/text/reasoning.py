@@ -186,6 +186,9 @@ def _told_by(template: str) -> str:
 
 def _opening(template: str) -> str:
     """What a model writes that opens its blocks itself, because its template never does."""
+    # DeepSeek's blocks are open anyway: see ReasoningStyle.state.
+    if _DEEPSEEK_TURN in template:
+        return ""
     prompt_end = template.rpartition("add_generation_prompt")[2]
     is_model_s = _START in template and _SWITCH.search(template) and not _OPENED_BY_TEMPLATE.search(prompt_end)
     return f"{_START}\n" if is_model_s else ""

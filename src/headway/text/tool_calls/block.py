@@ -7,8 +7,6 @@ add, finish. If the reader gives up, all that it took since the last call was fi
 
 import itertools
 import re
-import secrets
-import string
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -17,17 +15,10 @@ from headway.core.tools import ToolCallDelta
 from headway.text.tool_calls.base import Parsed
 from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable
 
-_MISTRAL_ID = string.ascii_letters + string.digits
-
 
 def make_call_id() -> str:
     """As OpenAI's look."""
     return f"call_{uuid.uuid4().hex[:24]}"
-
-
-def make_mistral_id() -> str:
-    """Nine letters and digits: Mistral's templates take no other."""
-    return "".join(secrets.choice(_MISTRAL_ID) for _ in range(9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +32,8 @@ class Syntax:
     is_marked: bool
     """The openings are markers, which stand for nothing else: a block that cannot be read is counted. Else (a brace) a
     call is one only if a tool has its name."""
-    head: Callable[[str], str]
-    """A block's text up to the arguments of its first call, of this name, as the grammar has it."""
+    is_head: Callable[[str, str], bool]
+    """Whether a text is what the grammar has of a block up to the arguments of its first call: (text, its name)."""
     make_id: Callable[[], str] = make_call_id
 
 
@@ -120,6 +111,7 @@ class Block:
         self._kept: list[ToolCallDelta] = []
         """Deltas of a call that is not whole yet."""
         self._is_begun = False
+        self._ids: set[str] = set()
 
     def open(self) -> None:
         """A block begins."""
@@ -132,12 +124,12 @@ class Block:
         """Whether a call may have this name: behind a marker any, which the client then is told of; else a tool's."""
         return self.is_marked or name in self.names
 
-    def begin(self, name: str) -> None:
-        """A call's arguments begin; none of their text is taken yet."""
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        """A call's arguments begin; none of their text is taken yet. call_id: as the model wrote it."""
         self.is_certain = self._is_begun = True
         if self._is_enforced and self.num_finished == 0 and name in self.names:
-            self.is_streamed = "".join(self.source.taken) == self._syntax.head(name)
-        self._put(ToolCallDelta(self.answer.num_calls, self._syntax.make_id(), name))
+            self.is_streamed = self._syntax.is_head("".join(self.source.taken), name)
+        self._put(ToolCallDelta(self.answer.num_calls, self._choose_id(call_id), name))
 
     def add(self, arguments: str) -> None:
         """A piece of the arguments' JSON."""
@@ -151,6 +143,13 @@ class Block:
         self._is_begun = False
         self.num_finished += 1
         self.answer.num_calls += 1
+
+    def _choose_id(self, call_id: str | None) -> str:
+        """The model's own id, if no call before has it: so the conversation is rendered as the model wrote it."""
+        if call_id is None or call_id in self._ids:
+            call_id = self._syntax.make_id()
+        self._ids.add(call_id)
+        return call_id
 
     def give_up(self) -> None:
         """The call cannot be read: its text is text, but for what was streamed of it."""

@@ -22,7 +22,7 @@ class HermesForm:
 
     def syntax(self, tools: Sequence[Tool]) -> Syntax:
         """Any block in the tags."""
-        return Syntax((OPEN,), read_block, is_marked=True, head=lambda name: f"{OPEN}\n{call_head(name)}")
+        return Syntax((OPEN,), read_block, is_marked=True, is_head=_is_head)
 
     def trigger(self, tools: Sequence[Tool]) -> str:
         """The opening tag."""
@@ -33,6 +33,10 @@ class HermesForm:
         write_json_calls(writer, tools)
         writer.rule("block", f'{writer.marker(OPEN)} "\\n" call "\\n" {writer.marker(CLOSE)}')
         writer.rule("start", 'block ("\\n" block)*' if is_parallel else "block")
+
+
+def _is_head(text: str, name: str) -> bool:
+    return text == f"{OPEN}\n{call_head(name)}"
 
 
 def read_block(block: Block) -> Reading[None]:

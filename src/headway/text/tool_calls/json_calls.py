@@ -1,6 +1,7 @@
 """Calls that are JSON objects: {"name": ..., "arguments": {...}}, as most dialects have them."""
 
 import json
+import re
 from collections.abc import Sequence
 
 from headway.text.grammar import lark_text
@@ -113,3 +114,9 @@ def write_json_calls(writer: GrammarWriter, tools: Sequence[Tool], arguments_key
         arguments = writer.part(f"arguments_{place}", arguments_schema(tool))
         writer.rule(f"call_{place}", f'{lark_text(call_head(tool.name, arguments_key))} {arguments} "}}"')
     writer.rule("call", *(f"call_{place}" for place in range(len(tools))))
+
+
+def name_trigger(tools: Sequence[Tool]) -> str:
+    """A regular expression: the beginning of an object, up to the end of a tool's name."""
+    heads = (f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}' for tool in tools)
+    return "|".join(map(re.escape, heads))

@@ -1,13 +1,12 @@
 """plain_json: {"name": ..., "arguments": {...}} alone or in a ```json block, for models whose own form is not known."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.text.tool_calls.base import Tool
 from headway.text.tool_calls.block import Block, Syntax
 from headway.text.tool_calls.dialect import GrammarWriter
-from headway.text.tool_calls.json_calls import call_head, read_json_call, write_json_calls
+from headway.text.tool_calls.json_calls import call_head, name_trigger, read_json_call, write_json_calls
 from headway.text.tool_calls.source import Reading
 
 _FENCE, _END = "```json", "```"
@@ -22,7 +21,7 @@ class PlainJsonForm:
 
     def syntax(self, tools: Sequence[Tool]) -> Syntax:
         """Objects that have the name of a tool; a fence around them is dropped."""
-        return Syntax((_FENCE, "{"), _read_block, is_marked=False, head=call_head)
+        return Syntax((_FENCE, "{"), _read_block, is_marked=False, is_head=_is_head)
 
     def trigger(self, tools: Sequence[Tool]) -> str:
         """The beginning of an object with the name of a tool."""
@@ -35,10 +34,9 @@ class PlainJsonForm:
         writer.rule("start", f'{calls} ("\\n{_END}")?')
 
 
-def name_trigger(tools: Sequence[Tool]) -> str:
-    """A regular expression: the beginning of a call's object, up to the end of a tool's name."""
-    heads = (call_head(tool.name).removesuffix(', "arguments": ') for tool in tools)
-    return "|".join(map(re.escape, heads))
+def _is_head(text: str, name: str) -> bool:
+    """The trigger is found behind a fence too, which is no part of the grammar."""
+    return text.removeprefix(_FENCE).lstrip() == call_head(name)
 
 
 def _read_block(block: Block) -> Reading[None]:

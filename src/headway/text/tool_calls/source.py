@@ -4,6 +4,7 @@ Readers are generators, written as if the whole answer were there: where they ne
 resumed with more, or at its end. What they decide depends on the characters alone, never on how those were cut.
 """
 
+import string
 from collections.abc import Generator
 from typing import TypeVar
 
@@ -11,6 +12,9 @@ _T = TypeVar("_T")
 Reading = Generator[None, None, _T]
 """A reader that gives a _T."""
 SPACE = " \t\r\n"
+NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_-.:/")
+"""Of tools' names, where a form does not quote them."""
+MAX_NAME_LENGTH = 256
 _SPACES = frozenset(SPACE)
 
 
@@ -92,13 +96,21 @@ class Source:
             rest = self.text[self.at :]
             self.take(self.at + len(rest) - len(rest.lstrip(SPACE)))
 
-    def word(self, allowed: frozenset[str], max_length: int) -> Reading[str]:
-        """Takes characters out of `allowed`. Raises Unreadable for none, and for more than max_length."""
+    def name(self) -> Reading[str]:
+        """Takes the characters of a name. Raises Unreadable for none, and for more than MAX_NAME_LENGTH."""
         word: list[str] = []
-        while (character := (yield from self.peek())) and character in allowed:
-            if len(word) == max_length:
-                raise Unreadable(f"a name of over {max_length} characters")
+        while (character := (yield from self.peek())) in NAME_CHARACTERS:
+            if len(word) == MAX_NAME_LENGTH:
+                raise Unreadable(f"a name of over {MAX_NAME_LENGTH} characters")
             word.append(self.take(self.at + 1))
         if not word:
             raise Unreadable(f"{character!r} where a name belongs")
         return "".join(word)
+
+
+def num_held(text: str, literal: str) -> int:
+    """How many characters at a text's end may be the beginning of a literal that goes on behind it."""
+    for length in range(min(len(literal) - 1, len(text)), 0, -1):
+        if literal.startswith(text[-length:]):
+            return length
+    return 0

@@ -19,26 +19,47 @@ std::string range(int32_t limit) { return "; it must be at least 0 and below " +
 
 }  // namespace
 
-BatchSampler::BatchSampler(const int32_t* token_ids, int32_t max_num_seqs, int32_t max_model_len, int32_t vocab_size,
-                           int num_threads)
+BatchSampler::BatchSampler(const int32_t* token_ids, const uint32_t* masks, int32_t max_num_seqs, int32_t max_model_len,
+                           int32_t vocab_size, int num_threads)
     : token_ids_(token_ids),
+      masks_(masks),
       max_num_seqs_(max_num_seqs),
       max_model_len_(max_model_len),
       vocab_size_(vocab_size),
       isa_(choose_isa()),
       settings_(max_num_seqs),
+      states_(max_num_seqs),
       pool_(num_threads < max_num_seqs ? num_threads : max_num_seqs) {
     require(vocab_size >= 1, "vocab_size is " + std::to_string(vocab_size) + "; it must be at least 1");
     scratch_.reserve(pool_.num_threads());
     for (int thread = 0; thread < pool_.num_threads(); ++thread) scratch_.emplace_back(vocab_size);
 }
 
-void BatchSampler::set_row(int32_t row, RowSettings settings) {
+void BatchSampler::check_row(int32_t row) const {
     require(row >= 0 && row < max_num_seqs_, "row is " + std::to_string(row) + range(max_num_seqs_));
+}
+
+void BatchSampler::set_row(int32_t row, RowSettings settings) {
+    check_row(row);
     // The likeliest token has a weight of 1: a larger min_p (or NaN) would leave nothing.
     settings.min_p = settings.min_p <= 1.0f ? settings.min_p : 1.0f;
     const std::lock_guard lock(mutex_);
     settings_[row] = std::move(settings);
+    states_[row] = {};
+}
+
+void BatchSampler::set_masked(int32_t row, bool is_masked) {
+    check_row(row);
+    const std::lock_guard lock(mutex_);
+    states_[row].is_masked = is_masked;
+}
+
+void BatchSampler::set_given(int32_t row, int32_t num_given) {
+    check_row(row);
+    require(num_given >= 0 && num_given <= max_model_len_,
+            "num_given is " + std::to_string(num_given) + range(max_model_len_ + 1));
+    const std::lock_guard lock(mutex_);
+    states_[row].num_given = num_given;
 }
 
 void BatchSampler::check(const SampleCall& call) const {
@@ -55,14 +76,22 @@ void BatchSampler::check(const SampleCall& call) const {
 
 void BatchSampler::sample_one(const SampleCall& call, int32_t index, Scratch& scratch) const {
     const int64_t top = static_cast<int64_t>(index) * call.num_top;
-    const Row row{settings_[call.rows[index]],
-                  call.logits + static_cast<int64_t>(index) * vocab_size_,
-                  vocab_size_,
-                  token_ids_ + static_cast<int64_t>(call.rows[index]) * max_model_len_,
-                  call.num_tokens[index],
-                  call.top_ids + top,
-                  call.top_logprobs + top,
-                  call.num_top};
+    const int32_t at = call.rows[index];
+    const RowState& state = states_[at];
+    Row row{settings_[at],
+            call.logits + static_cast<int64_t>(index) * vocab_size_,
+            vocab_size_,
+            token_ids_ + static_cast<int64_t>(at) * max_model_len_,
+            call.num_tokens[index],
+            state.num_given,
+            nullptr,
+            call.top_ids + top,
+            call.top_logprobs + top,
+            call.num_top};
+    if (state.is_masked && !is_given(row)) {
+        are_masks_open_.wait(false);
+        row.mask = masks_ + static_cast<int64_t>(at) * num_mask_words(vocab_size_);
+    }
     const Chosen chosen = sample_row(row_kernels(isa_), row, scratch);
     call.token_ids[index] = chosen.token_id;
     call.is_finite[index] = chosen.is_finite;

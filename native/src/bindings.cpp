@@ -11,6 +11,17 @@ using namespace nb::literals;
 
 namespace headway {
 
+BoundSampler::BoundSampler(Array<const int32_t, 2> token_matrix, Array<const int32_t, 2> mask_matrix,
+                           int32_t vocab_size, int threads)
+    : token_ids(token_matrix),
+      masks(mask_matrix),
+      batch(token_matrix.data(), reinterpret_cast<const uint32_t*>(mask_matrix.data()),
+            static_cast<int32_t>(token_matrix.shape(0)), static_cast<int32_t>(token_matrix.shape(1)), vocab_size,
+            threads) {
+    require(masks.shape(0) == token_ids.shape(0) && masks.shape(1) == static_cast<size_t>(num_mask_words(vocab_size)),
+            "masks have another shape than the token matrix and the vocabulary need");
+}
+
 void BoundSampler::set_row(int32_t row, double temperature, double top_p, int32_t top_k, float min_p,
                            float presence_penalty, float frequency_penalty, float repetition_penalty, uint64_t seed,
                            uint64_t choice, Ids bias_ids, std::vector<float> biases, Ids allowed_ids,
@@ -87,13 +98,20 @@ NB_MODULE(_native, module) {
     headway::bind_exec(module);
     headway::bind_bus_errors(module);
     nb::class_<BoundSampler>(module, "Sampler", "Samples batches of rows; see headway.engine.sampler.")
-        .def(nb::init<Array<const int32_t, 2>, int32_t, int>(), "token_ids"_a.noconvert(), "vocab_size"_a, "threads"_a)
+        .def(nb::init<Array<const int32_t, 2>, Array<const int32_t, 2>, int32_t, int>(), "token_ids"_a.noconvert(),
+             "masks"_a.noconvert(), "vocab_size"_a, "threads"_a)
         .def_prop_ro("isa", [](const BoundSampler& self) { return std::string(headway::isa_name(self.batch.isa())); })
         .def_prop_ro("threads", [](const BoundSampler& self) { return self.batch.num_threads(); })
         .def("set_row", &BoundSampler::set_row, "row"_a, nb::kw_only(), "temperature"_a, "top_p"_a, "top_k"_a, "min_p"_a,
              "presence_penalty"_a, "frequency_penalty"_a, "repetition_penalty"_a, "seed"_a, "choice"_a, "bias_ids"_a,
              "biases"_a, "allowed_ids"_a = Ids(), "bad_words"_a = std::vector<Ids>(), "banned_ids"_a, "min_tokens"_a,
              "num_prompt_tokens"_a, "num_logprobs"_a, "num_prompt_logprobs"_a = -1)
+        .def("set_masked", [](BoundSampler& self, int32_t row, bool is_masked) { self.batch.set_masked(row, is_masked); },
+             "row"_a, "is_masked"_a)
+        .def("set_given", [](BoundSampler& self, int32_t row, int32_t num_given) { self.batch.set_given(row, num_given); },
+             "row"_a, "num_given"_a)
+        .def("close_masks", [](BoundSampler& self) { self.batch.close_masks(); })
+        .def("open_masks", [](BoundSampler& self) { self.batch.open_masks(); })
         .def("sample", &BoundSampler::sample, "logits"_a.noconvert(), "rows"_a.noconvert(), "num_tokens"_a.noconvert(),
              "chosen"_a.noconvert(), "is_finite"_a.noconvert(), "logprobs"_a.noconvert(), "top_ids"_a.noconvert(),
              "top_logprobs"_a.noconvert());

@@ -22,15 +22,14 @@ inline void require(bool is_right, const char* message) {
     if (!is_right) throw std::invalid_argument(message);
 }
 
-// A BatchSampler and the token matrix that it reads.
+// A BatchSampler, and the token matrix and masks that it reads.
 struct BoundSampler {
     Array<const int32_t, 2> token_ids;
+    Array<const int32_t, 2> masks;
     BatchSampler batch;
 
-    BoundSampler(Array<const int32_t, 2> matrix, int32_t vocab_size, int threads)
-        : token_ids(matrix),
-          batch(matrix.data(), static_cast<int32_t>(matrix.shape(0)), static_cast<int32_t>(matrix.shape(1)), vocab_size,
-                threads) {}
+    BoundSampler(Array<const int32_t, 2> token_matrix, Array<const int32_t, 2> mask_matrix, int32_t vocab_size,
+                 int threads);
 
     void set_row(int32_t row, double temperature, double top_p, int32_t top_k, float min_p, float presence_penalty,
                  float frequency_penalty, float repetition_penalty, uint64_t seed, uint64_t choice, Ids bias_ids,

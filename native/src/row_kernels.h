@@ -28,6 +28,9 @@ struct RowKernels {
 
     // Writes first + i for each x[i] >= bound, ascending, and returns how many. ids has room for n.
     int32_t (*collect_at_least)(const float* x, int32_t n, float bound, int32_t first, int32_t* ids);
+
+    // kept[i] = x[i] where bit i % 32 of mask[i / 32] is set, else -infinity.
+    void (*copy_masked)(const float* x, const uint32_t* mask, int32_t n, float* kept);
 };
 
 extern const RowKernels row_kernels_plain;

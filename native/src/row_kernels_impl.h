@@ -220,9 +220,36 @@ int32_t collect_at_least(const float* x, int32_t n, float bound, int32_t first, 
     return found;
 }
 
+constexpr int32_t bits_a_word = 32;
+
+// All ones in the lanes whose bits, of those from `first` on, are set.
+HEADWAY_INLINE Ints lanes_of_bits(uint32_t bits, int first) {
+    Ints mask;
+#if defined(__AVX512F__)
+    mask = reinterpret_cast<Ints>(_mm512_movm_epi32(static_cast<__mmask16>(bits >> first)));
+#else
+    for (int i = 0; i < width; ++i) mask[i] = 1 << (first + i);
+    mask = (mask & (static_cast<int32_t>(bits) - Ints{})) != 0;
+#endif
+    return mask;
+}
+
+void copy_masked(const float* x, const uint32_t* mask, int32_t n, float* kept) {
+    int32_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        const uint32_t bits = mask[i / bits_a_word] >> (i % bits_a_word) & 0xffffu;
+        Group group = load(x + i);
+        for (int p = 0; p < parts; ++p) {
+            group.part[p] = select(lanes_of_bits(bits, p * width), group.part[p], splat(-infinity));
+        }
+        store(kept + i, group);
+    }
+    for (; i < n; ++i) kept[i] = (mask[i / bits_a_word] >> (i % bits_a_word) & 1u) != 0 ? x[i] : -infinity;
+}
+
 }  // namespace
 
 extern const RowKernels HEADWAY_ROW_KERNELS;
-const RowKernels HEADWAY_ROW_KERNELS = {find_peak, block_maxima, exponentials, collect_at_least};
+const RowKernels HEADWAY_ROW_KERNELS = {find_peak, block_maxima, exponentials, collect_at_least, copy_masked};
 
 }  // namespace headway

@@ -27,7 +27,7 @@ bool has_output_penalties(const RowSettings& settings) {
 
 bool is_modified(const Row& row) {
     const RowSettings& settings = row.settings;
-    return !settings.allowed_ids.empty() || !settings.bad_words.empty() || !settings.bias_ids.empty() || settings.repetition_penalty != 1.0f || has_output_penalties(settings) ||
+    return row.mask != nullptr || !settings.allowed_ids.empty() || !settings.bad_words.empty() || !settings.bias_ids.empty() || settings.repetition_penalty != 1.0f || has_output_penalties(settings) ||
            has_bans(row);
 }
 
@@ -78,24 +78,28 @@ void ban_bad_words(const Row& row, float* x) {
     }
 }
 
+bool is_in_mask(const Row& row, int32_t id) { return row.mask == nullptr || (row.mask[id / 32] >> (id % 32) & 1u) != 0; }
+
 // The row, with -infinity for all tokens that are not allowed.
-void copy_allowed(const Row& row, float* x) {
+void copy_allowed(const RowKernels& kernels, const Row& row, float* x) {
     const std::vector<int32_t>& allowed = row.settings.allowed_ids;
-    if (allowed.empty()) {
+    if (!allowed.empty()) {
+        std::fill_n(x, row.vocab_size, -infinity);
+        for (int32_t id : allowed) {
+            if (is_inside(id, row.vocab_size) && is_in_mask(row, id)) x[id] = row.logits[id];
+        }
+    } else if (row.mask != nullptr) {
+        kernels.copy_masked(row.logits, row.mask, row.vocab_size, x);
+    } else {
         std::copy_n(row.logits, row.vocab_size, x);
-        return;
-    }
-    std::fill_n(x, row.vocab_size, -infinity);
-    for (int32_t id : allowed) {
-        if (is_inside(id, row.vocab_size)) x[id] = row.logits[id];
     }
 }
 
 // The row with masks, biases, bans and penalties, in scratch.logits.
-const float* modify(const Row& row, Scratch& scratch) {
+const float* modify(const RowKernels& kernels, const Row& row, Scratch& scratch) {
     const RowSettings& settings = row.settings;
     float* x = scratch.logits.data();
-    copy_allowed(row, x);
+    copy_allowed(kernels, row, x);
     for (size_t i = 0; i < settings.bias_ids.size(); ++i) {
         const int32_t id = settings.bias_ids[i];
         if (is_inside(id, row.vocab_size)) x[id] = within_range(x[id] + settings.biases[i]);
@@ -232,18 +236,23 @@ float fill_logprobs(const RowKernels& kernels, const Row& row, float peak, int32
     return logprob(token_id);
 }
 
-// Whether the next token is the prompt's own, and only its log-probability is asked for.
-bool is_prompt(const Row& row) {
-    return row.settings.num_prompt_logprobs >= 0 && row.num_tokens < row.settings.num_prompt_tokens;
-}
-
-Chosen score_prompt(const RowKernels& kernels, const Row& row, float peak, Scratch& scratch) {
+Chosen score_given(const RowKernels& kernels, const Row& row, float peak, Scratch& scratch) {
+    const RowSettings& settings = row.settings;
     const int32_t token_id = row.token_ids[row.num_tokens];
-    if (!is_inside(token_id, row.vocab_size)) return {0, false, std::numeric_limits<float>::quiet_NaN()};
-    return {token_id, true, fill_logprobs(kernels, row, peak, token_id, row.settings.num_prompt_logprobs, scratch)};
+    const float no_logprob = std::numeric_limits<float>::quiet_NaN();
+    if (!is_inside(token_id, row.vocab_size)) return {0, false, no_logprob};
+    const int32_t wanted =
+        row.num_tokens < settings.num_prompt_tokens ? settings.num_prompt_logprobs : settings.num_logprobs;
+    if (wanted < 0) return {token_id, true, no_logprob};
+    return {token_id, true, fill_logprobs(kernels, row, peak, token_id, wanted, scratch)};
 }
 
 }  // namespace
+
+bool is_given(const Row& row) {
+    const bool is_prompt = row.settings.num_prompt_logprobs >= 0 && row.num_tokens < row.settings.num_prompt_tokens;
+    return is_prompt || row.num_tokens < row.num_given;
+}
 
 Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch) {
     std::fill_n(row.top_ids, row.num_top, -1);
@@ -251,11 +260,11 @@ Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch) {
     const float no_logprob = std::numeric_limits<float>::quiet_NaN();
     const Peak peak = kernels.find_peak(row.logits, row.vocab_size);
     if (peak.index < 0 || !std::isfinite(peak.value)) return {0, false, no_logprob};
-    if (is_prompt(row)) return score_prompt(kernels, row, peak.value, scratch);
+    if (is_given(row)) return score_given(kernels, row, peak.value, scratch);
     const float* x = row.logits;
     Peak shaped = peak;
     if (is_modified(row)) {
-        x = modify(row, scratch);
+        x = modify(kernels, row, scratch);
         shaped = kernels.find_peak(x, row.vocab_size);
         if (!std::isfinite(shaped.value)) return {0, false, no_logprob};
     }

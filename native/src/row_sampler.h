@@ -41,6 +41,8 @@ struct Row {
     int32_t vocab_size;
     const int32_t* token_ids;  // [num_tokens], prompt and output so far
     int32_t num_tokens;
+    int32_t num_given;     // tokens of the row that are not to be chosen, over those that num_tokens counts
+    const uint32_t* mask;  // [ceil(vocab_size / 32)], bit i % 32 of word i / 32: token i may be chosen; null: any may
     int32_t* top_ids;     // [num_top] as many as the settings ask for, the rest -1
     float* top_logprobs;  // [num_top], the rest -infinity
     int32_t num_top;
@@ -54,14 +56,15 @@ struct Chosen {
 
 // In order (vLLM's):
 //   1. is the row finite?
-//   2. to -infinity: tokens that are not allowed; + logit bias; to -infinity: end tokens before min_tokens, last tokens of
+//   2. to -infinity: tokens that the mask or the settings do not allow; + logit bias; to -infinity: end tokens before min_tokens, last tokens of
 //      bad words behind an output that ends with their others; repetition, frequency, presence penalty
 //   3. greedy: the largest, the lowest id of equals
 //   4. else / temperature, min_p, top_k, top_p, then the inverse of the distribution function, in ascending order of
 //      ids, at the noise of (seed, choice, output position)
 //   5. log-probabilities: log-softmax of the logits as they came, float32
-// Where prompt log-probabilities are asked for and num_tokens are fewer than the prompt's, nothing is drawn: the prompt's
-// own next token is what was "chosen", 1 and 5 are its.
+// Where the row's next token is given already, nothing is drawn: it is what was "chosen", 1 and 5 are its. Given are
+// the tokens of a prompt whose log-probabilities are asked for, and those before num_given.
+bool is_given(const Row& row);
 Chosen sample_row(const RowKernels& kernels, const Row& row, Scratch& scratch);
 
 }  // namespace headway

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "batch_sampler.h"
@@ -110,6 +111,19 @@ void test_blocks_and_collecting(const RowKernels& kernels, const std::vector<flo
     }
 }
 
+void test_masked(const RowKernels& kernels, const std::vector<float>& row) {
+    const auto n = static_cast<int32_t>(row.size());
+    std::mt19937 random(static_cast<uint32_t>(n));
+    std::vector<uint32_t> mask(num_mask_words(n));
+    for (uint32_t& word : mask) word = static_cast<uint32_t>(random());
+    std::vector<float> right(row), kept(n, 7.0f);
+    for (int32_t i = 0; i < n; ++i) {
+        if ((mask[i / 32] >> (i % 32) & 1u) == 0) right[i] = -infinity;
+    }
+    kernels.copy_masked(row.data(), mask.data(), n, kept.data());
+    CHECK(same_bits(kept, right), "n %d: another row than the mask leaves", n);
+}
+
 void test_largest(const RowKernels& kernels, const std::vector<float>& row) {
     const auto n = static_cast<int32_t>(row.size());
     const std::vector<int32_t> order = order_of(row);
@@ -174,6 +188,7 @@ void test_kernels() {
                 test_peak(kernels, row);
                 test_exponentials(kernels, row);
                 test_blocks_and_collecting(kernels, row);
+                test_masked(kernels, row);
                 test_largest(kernels, row);
                 test_mass_threshold(kernels, row);
             }
@@ -255,15 +270,26 @@ void test_batch() {
     logits[3 * vocab_size + 17] = not_a_number;
     std::vector<int32_t> rows(num_rows), num_tokens(num_rows);
     for (int32_t r = 0; r < num_rows; ++r) rows[r] = num_rows - 1 - r, num_tokens[r] = r % (max_len + 1);
+    std::vector<uint32_t> masks(static_cast<size_t>(num_rows) * num_mask_words(vocab_size));
     std::vector<Outputs> all;
     for (int num_threads : {1, 2, 4}) {
-        BatchSampler sampler(matrix.data(), num_rows, max_len, vocab_size, num_threads);
+        BatchSampler sampler(matrix.data(), masks.data(), num_rows, max_len, vocab_size, num_threads);
         for (int32_t r = 0; r < num_rows; ++r) sampler.set_row(r, make_settings(r));
+        for (int32_t r = 5; r < num_rows; r += 10) sampler.set_masked(r, true);
+        sampler.set_given(40, 10);
+        sampler.close_masks();
+        std::thread writer([&] {
+            for (int32_t id = 100; id < 200; ++id) {
+                for (int32_t r = 0; r < num_rows; ++r) masks[r * num_mask_words(vocab_size) + id / 32] |= 1u << (id % 32);
+            }
+            sampler.open_masks();
+        });
         Outputs& out = all.emplace_back(num_rows, num_top);
         const SampleCall call{logits.data(), rows.data(), num_tokens.data(), num_rows, out.token_ids.data(),
                               reinterpret_cast<bool*>(out.is_finite.data()), out.logprobs.data(), out.top_ids.data(),
                               out.top_logprobs.data(), num_top};
         for (int repeat = 0; repeat < 5; ++repeat) sampler.sample(call);
+        writer.join();
         SampleCall wrong = call;
         const int32_t bad[] = {num_rows, -1, 0};
         for (int which = 0; which < 3; ++which) {
@@ -282,6 +308,11 @@ void test_batch() {
     }
     CHECK(all[0].is_finite[3] == 0 && all[0].is_finite[4] == 1, "finite flags");
     CHECK(all[0].token_ids[1] == matrix[46 * max_len + 1] && all[0].logprobs[1] < 0.0f, "a prompt's own token");
+    CHECK(all[0].token_ids[7] == matrix[40 * max_len + 7], "a given token");
+    for (int32_t r = 5; r < num_rows; r += 10) {
+        const int32_t id = all[0].token_ids[num_rows - 1 - r];
+        CHECK(id >= 100 && id < 200, "masked row %d: token %d", r, id);
+    }
     for (int32_t r = 0; r < num_rows; ++r) {
         const int32_t id = all[0].token_ids[r];
         CHECK(id >= 0 && id < vocab_size && (r == 3 || id != 0), "row %d: token %d", r, id);

@@ -213,8 +213,11 @@ class Plan:
 class Sampler:
     """Samples batches of rows; headway.engine.sampler.Sampler is its Python side."""
 
-    def __init__(self, token_ids: npt.NDArray[np.int32], vocab_size: int, threads: int) -> None:
-        """Keeps `token_ids` [max_num_seqs, max_model_len] and reads it at each sample(). Raises ValueError."""
+    def __init__(
+        self, token_ids: npt.NDArray[np.int32], masks: npt.NDArray[np.int32], vocab_size: int, threads: int
+    ) -> None:
+        """Keeps `token_ids` [max_num_seqs, max_model_len] and `masks` [max_num_seqs, ceil(vocab_size / 32)], and reads
+        them at each sample(). Raises ValueError."""
 
     @property
     def isa(self) -> str: ...
@@ -244,6 +247,18 @@ class Sampler:
         num_prompt_logprobs: int = -1,
     ) -> None:
         """How this row's tokens are chosen from now on. A number of logprobs is -1 for none. Raises ValueError."""
+
+    def set_masked(self, row: int, is_masked: bool) -> None:
+        """Whether the row's tokens are chosen among those of its mask: bit i % 32 of word i / 32 allows token i."""
+
+    def set_given(self, row: int, num_given: int) -> None:
+        """The row's first so many tokens are not to be chosen: where sample() is told fewer, it scores the next one."""
+
+    def close_masks(self) -> None:
+        """Masks are being written: a sample() that meets a masked row waits until open_masks()."""
+
+    def open_masks(self) -> None:
+        """They are written. From any thread."""
 
     def sample(
         self,

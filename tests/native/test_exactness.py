@@ -114,7 +114,7 @@ def test_a_forked_process_samples_without_the_threads_that_stayed_behind(batch: 
 
 def test_arrays_of_another_type_or_layout_are_not_taken_by_copy() -> None:
     """A copy of an output would be filled and thrown away."""
-    native = _native.Sampler(np.zeros((2, 8), np.int32), 16, 1)
+    native = _native.Sampler(np.zeros((2, 8), np.int32), np.zeros((2, 1), np.int32), 16, 1)
     inputs = [np.zeros((2, 16), np.float32), np.arange(2, dtype=np.int32), np.zeros(2, np.int32)]
     outputs: list[Any] = [np.empty(2, np.int32), np.empty(2, bool), np.empty(2, np.float32)]
     tops: list[Any] = [np.empty((2, 0), np.int32), np.empty((2, 0), np.float32)]

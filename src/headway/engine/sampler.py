@@ -4,8 +4,8 @@ A row's result depends on that row alone: not on the batch, the threads or the i
 Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11) of the output position, under the key
 (seed, choice); so numpy.random.Philox(key=[seed, choice], counter=...) gives the same words.
 
-In order, as vLLM does it: log-probabilities of the raw logits; allowed tokens alone; logit bias, end tokens banned
-before min_tokens, last tokens of bad words behind their others in the output;
+In order, as vLLM does it: log-probabilities of the raw logits; tokens of the mask and allowed tokens alone; logit bias,
+end tokens banned before min_tokens, last tokens of bad words behind their others in the output;
 repetition penalty over prompt and output, then frequency and presence penalty over the output; temperature 0 (or under
 1e-5) takes the largest, ties by the lower id; else / temperature, min_p, top_k, top_p (the smallest set whose
 probability reaches it, ties by the lower id), then the inverse of the distribution function in ascending order of ids.
@@ -24,6 +24,7 @@ __all__ = ["Sampled", "Sampler"]
 
 _SEED_MASK = 2**64 - 1
 _NO_LOGPROBS = -1
+BITS_A_WORD = 32
 
 
 class Sampler:
@@ -42,13 +43,17 @@ class Sampler:
     """For executors that sample themselves."""
     token_ids: Int32
     """[max_num_seqs, max_model_len]: every running sequence's tokens (prompt and output) by row; engine/batch fills."""
+    masks: Int32
+    """[max_num_seqs, ceil(vocab_size / 32)]: bit i % 32 of word i / 32 allows token i in a row that is masked. Whoever
+    writes them beside a running step does so between close_masks() and open_masks()."""
 
     def __init__(self, *, max_num_seqs: int, vocab_size: int, max_model_len: int, threads: int) -> None:
         self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
+        self.masks = np.zeros((max_num_seqs, -(-vocab_size // BITS_A_WORD)), dtype=np.int32)
         self._num_logprobs = np.full(max_num_seqs, _NO_LOGPROBS, dtype=np.int32)
         self._vocab_size = vocab_size
         try:
-            self.native = _native.Sampler(self.token_ids, vocab_size, threads)
+            self.native = _native.Sampler(self.token_ids, self.masks, vocab_size, threads)
         except ValueError as error:
             raise InvalidConfig(str(error)) from error
 
@@ -62,7 +67,7 @@ class Sampler:
         end_token_ids: Collection[int],
         num_prompt_tokens: int,
     ) -> None:
-        """How the sequence that takes `row` is sampled.
+        """How the sequence that takes `row` is sampled: without a mask, and all that comes is chosen.
 
         `seed` is 64 bits, a negative one in two's complement. `end_token_ids` are banned before sampling.min_tokens.
         Raises InvariantBroken on a row that is not there.
@@ -96,6 +101,33 @@ class Sampler:
         except ValueError as error:
             raise InvariantBroken(str(error)) from error
         self._num_logprobs[row] = max(num_logprobs, num_prompt_logprobs)
+
+    def set_masked(self, row: int, is_masked: bool) -> None:
+        """Whether the row's tokens are chosen among those of its mask. Raises InvariantBroken on a row that is not
+        there."""
+        try:
+            self.native.set_masked(row, is_masked)
+        except ValueError as error:
+            raise InvariantBroken(str(error)) from error
+
+    def set_given(self, row: int, num_given: int) -> None:
+        """The first `num_given` tokens of the row, its prompt's counted, are not to be chosen: where sample() is told
+        of fewer, what comes back is of the row's own next token, with as many log-probabilities as were asked for.
+
+        Raises InvariantBroken on a row that is not there, and on more tokens than it has room for.
+        """
+        try:
+            self.native.set_given(row, num_given)
+        except ValueError as error:
+            raise InvariantBroken(str(error)) from error
+
+    def close_masks(self) -> None:
+        """Masks are being written: sampling a masked row waits for open_masks()."""
+        self.native.close_masks()
+
+    def open_masks(self) -> None:
+        """They are written. From any thread."""
+        self.native.open_masks()
 
     def make_sampled(self, rows: Int32) -> Sampled:
         """Room for what is sampled of these rows of the token matrix."""

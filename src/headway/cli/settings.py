@@ -48,6 +48,7 @@ from headway.config import (
     TextConfig,
     default_cache_dir,
 )
+from headway.engine.effects import check_effects
 from headway.errors import InvalidConfig
 from headway.server.hosts import callable_names, is_loopback
 
@@ -223,7 +224,7 @@ class Settings(BaseSettings):
         """The frozen configs of the rooms.
 
         Raises:
-            InvalidConfig: no model is named, or settings that exclude each other.
+            InvalidConfig: no model is named, or settings that exclude each other or have no effect together.
         """
         self._check()
         made: dict[str, dict[str, Any]] = {name: {} for name in CONFIGS}
@@ -235,7 +236,9 @@ class Settings(BaseSettings):
         made["server"]["allowed_hosts"] = callable_names(self.host, self.allowed_hosts, has_key=bool(self.api_key))
         made["engine"]["strict"] = not self.non_strict
         made["engine"]["warm_chat_template"] = self.chat_template if self.warm_prefix else None
-        model = ModelConfig(**made["model"], engine=EngineConfig(**made["engine"]), text=TextConfig(**made["text"]))
+        engine = EngineConfig(**made["engine"])
+        check_effects(engine)
+        model = ModelConfig(**made["model"], engine=engine, text=TextConfig(**made["text"]))
         return Configs(
             model=model,
             pool=PoolConfig(**made["pool"]),

@@ -11,6 +11,7 @@ from typing import Any, cast
 from headway.checkpoint.checkpoint import open_checkpoint
 from headway.checkpoint.shape import EncoderShape
 from headway.config import EngineConfig
+from headway.engine.effects import check_encoder_effects
 from headway.engine.encoder import EncoderEngine, EncoderLimits
 from headway.engine.load_weights import (
     LoadProgress,
@@ -20,7 +21,7 @@ from headway.engine.load_weights import (
     make_costs,
     match_weights,
 )
-from headway.errors import InvalidConfig, InvariantBroken, UnsupportedModel
+from headway.errors import InvariantBroken, UnsupportedModel
 from headway.executor.base import EncodingExecutor
 from headway.executor.device import choose_device, device_available_bytes
 from headway.executor.encoder_step import StepKV, num_step_blocks, step_kv_bytes
@@ -39,12 +40,7 @@ BLOCK_SIZE = 16
 def load_encoder(source: Path, config: EngineConfig, report: Report) -> tuple[EncoderEngine, dict[str, Any]]:
     """Loads; blocks. The engine, and the facts for Ready.info. Raises as load_engine."""
     check_threads(config)
-    if config.tensor_parallel_size != 1:
-        raise InvalidConfig(
-            f"tensor_parallel_size is {config.tensor_parallel_size}, and {source} is an encoder, which is not split: "
-            "leave it out",
-            param="tensor_parallel_size",
-        )
+    check_encoder_effects(config, source)
     config = replace(config, device=choose_device(config))
     progress = LoadProgress(report)
     progress.tell("build")

@@ -20,6 +20,7 @@ from headway.cache.kv_cache import KVCache
 from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.config import EngineConfig
 from headway.engine.engine import Engine
+from headway.engine.effects import check_device_effects, check_effects
 from headway.engine.load_weights import (
     FileWeights,
     LoadProgress,
@@ -68,6 +69,7 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     progress = LoadProgress(report)
     progress.tell("build")
     checkpoint = open_checkpoint(source)
+    check_device_effects(config, on_gpu=is_cuda(config.device))
     program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
     if program.is_encoder:
         raise UnsupportedModel(f"{source} is an encoder, which makes no text: take the predictor of encoders")
@@ -112,6 +114,7 @@ def _check_config(config: EngineConfig) -> None:
 
 
 def _plan(
+    check_effects(config)
     program: Program, checkpoint: Checkpoint, weights: FileWeights, config: EngineConfig
 ) -> tuple[MemoryPlan, EngineConfig]:
     """The memory, and the config of what executes steps: where a prompt is one step, that has to hold the longest one

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import headway_wire as wire
-from headway.config import CheckpointConfig, ModelConfig
+from headway.config import CheckpointConfig, ModelConfig, TextConfig
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
 from headway.text.chat_template import make_chat_template
@@ -98,13 +98,27 @@ def open_model(model: ModelConfig, path: Path, opened: "Checkpoint | None" = Non
     from headway.checkpoint.checkpoint import open_checkpoint
 
     checkpoint = opened or open_checkpoint(path)
+    encoder = make_encoder_text(checkpoint.shape)
+    if encoder is not None:
+        _check_encoder_settings(model.text, path)
     text = ModelText(
         tokenizer=make_tokenizer(checkpoint.text),
         chat_template=make_chat_template(checkpoint.text, model.text.chat_template),
         generation_defaults=read_generation_defaults(checkpoint.text, model.text.generation_config),
-        encoder=make_encoder_text(checkpoint.shape),
+        encoder=encoder,
     )
     return OpenedModel(text, checkpoint.created)
+
+
+def _check_encoder_settings(text: TextConfig, path: Path) -> None:
+    """Raises InvalidConfig for what has no effect where no text is made."""
+    given = {"chat_template": text.chat_template}
+    given["generation_config"] = None if text.generation_config == "auto" else text.generation_config
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidConfig(
+                f"{name} is {value[:100]!r}, and {path} is an encoder, which answers nothing: leave it out", param=name
+            )
 
 
 def make_encoder_text(shape: "ModelShape") -> EncoderText | None:

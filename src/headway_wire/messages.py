@@ -38,6 +38,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     characters."""
     max_matches: Optional[int] = None
     """With a trigger: the choice ends (stop) once the grammar was complete so often."""
+    param: str = "structured_outputs"
+    """The request's field that it comes from, for errors."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

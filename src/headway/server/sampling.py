@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidRequest
 from headway.server.body import Body, Refusal
+from headway.server.structured import GUIDED_REFUSED, ResponseFormat, StructuredOutputsBody, wanted_structure
 
 
 def _one_or_more(value: object) -> object:
@@ -24,15 +25,11 @@ StringOrList = Annotated[
 _NO_BEAMS = "Headway samples; it has no beam search: ask for n choices instead"
 
 SAMPLING_REFUSED: Mapping[str, Refusal] = {
+    **GUIDED_REFUSED,
     "best_of": Refusal("ask for n choices and choose yourself", (1,)),
     "early_stopping": Refusal(_NO_BEAMS, (False,)),
-    "guided_choice": Refusal("structured output is not there yet"),
-    "guided_grammar": Refusal("structured output is not there yet"),
-    "guided_json": Refusal("structured output is not there yet"),
-    "guided_regex": Refusal("structured output is not there yet"),
     "length_penalty": Refusal(_NO_BEAMS, (1.0, 1)),
     "spaces_between_special_tokens": Refusal("texts are decoded as the model's tokenizer does", (True,)),
-    "structured_outputs": Refusal("structured output is not there yet"),
     "truncation_side": Refusal("the last tokens of a prompt are kept", ("left",)),
     "use_beam_search": Refusal(_NO_BEAMS, (False,)),
 }
@@ -67,6 +64,8 @@ class SamplingBody(Body):
         None, description="A longer prompt is cut to its last so many tokens; -1: to what leaves room for max_tokens."
     )
     skip_special_tokens: bool | None = None
+    structured_outputs: StructuredOutputsBody | None = None
+    grammar: str | None = Field(None, description="As structured_outputs.grammar (llama.cpp's name); empty: none.")
     timeout_s: float | None = Field(None, description="End with what there is after so many seconds.")
     priority: int | None = Field(
         None,
@@ -86,13 +85,15 @@ def to_sampling(
     max_tokens: int | None,
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
+    response_format: ResponseFormat | None = None,
+    thinking_token_budget: int | None = None,
 ) -> SamplingParams:
     """Valid SamplingParams: the request's value, else the model's, else the API's.
 
     Args:
         defaults: of the model, from its generation_config.
         max_tokens: what the route says once its own names and default are resolved; None: the rest of the context.
-        logprobs, prompt_logprobs: likewise.
+        logprobs, prompt_logprobs, response_format, thinking_token_budget: likewise.
 
     Raises InvalidRequest.
     """
@@ -106,14 +107,25 @@ def to_sampling(
     for name in ("stop", "bad_words"):
         if getattr(body, name) is not None:
             fields[name] = tuple(getattr(body, name))
-    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **fields)
+    structured = wanted_structure(body.structured_outputs, response_format, body.grammar)
+    if structured is not None:
+        fields["structured_outputs"] = structured
+    return SamplingParams(
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        thinking_token_budget=thinking_token_budget,
+        **fields,
+    )
 
 
-_PLAIN = tuple(
-    name
-    for name in SamplingBody.model_fields
-    if name not in ("logit_bias", "stop", "bad_words", "max_tokens", "priority", "cache_salt")
-)
+_RESOLVED = frozenset(
+    (
+        "logit_bias", "stop", "bad_words", "max_tokens", "priority", "cache_salt", "structured_outputs", "grammar",
+    )
+)  # fmt: skip
+"""Fields that are not a SamplingParams' field of the same name and type."""
+_PLAIN = tuple(name for name in SamplingBody.model_fields if name not in _RESOLVED)
 
 
 def _token_id(key: str) -> int:

@@ -36,10 +36,12 @@ def json_part(schema: JsonSchema, *, is_lenient: bool = False) -> JsonSchema:
 
     Args:
         schema: true takes any value; what it says of x-guidance is left out.
-        is_lenient: keywords that cannot be enforced are left out, where else the compiler refuses them.
+        is_lenient: what cannot be enforced is left out, and oneOf is read as anyOf; else the compiler refuses both.
     """
-    keywords = {} if isinstance(schema, bool) else dict(schema)
-    return {**keywords, "x-guidance": {**JSON_SPACING, "lenient": is_lenient}}
+    if schema is False:
+        return False
+    keywords = {} if schema is True else dict(schema)
+    return {**keywords, "x-guidance": {**JSON_SPACING, "lenient": is_lenient, "coerce_one_of": is_lenient}}
 
 
 def lark_text(text: str) -> str:

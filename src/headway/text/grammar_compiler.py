@@ -3,16 +3,32 @@
 Called in a side thread of the process that runs the model; llguidance drops the interpreter lock while it compiles.
 """
 
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
 import llguidance
 
 from headway.errors import InvalidRequest
+from headway.text.schema_bounds import check_schema
+from headway.text.schema_search import find_place
 
 MAX_GRAMMAR_BYTES = 256 * 1024
 """Of a grammar's text, schemas included."""
 MAX_WORDS = 600
 """Characters of llguidance's own words in an error."""
 
-LIMITS = llguidance.LLParserLimits(verbose_errors=False)
+LIMITS = llguidance.LLParserLimits(
+    initial_lexer_fuel=400_000,
+    step_lexer_fuel=100_000,
+    step_max_items=20_000,
+    max_lexer_states=20_000,
+    verbose_errors=False,
+)
+"""A compiled grammar with its lexer takes at most some 50 MB, a step some 10 ms."""
+
+_EMBEDDED_SCHEMA = re.compile(r"%json\s*(?=\{)")
 
 
 def compile_grammar(
@@ -33,15 +49,47 @@ def compile_grammar(
         raise InvalidRequest(
             f"{param} makes a grammar of {num_bytes} bytes, at most {MAX_GRAMMAR_BYTES}: make it smaller", param=param
         )
+    schemas = list(_schemas(text))
+    for schema in schemas:
+        check_schema(schema, param)
     matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
-    check_matcher(matcher, param)
-    matcher.compute_bitmask()
-    check_matcher(matcher, param)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        words = _words(matcher)
+        place = next((place for schema in schemas if (place := find_place(schema, words))), "")
+        raise InvalidRequest(f"{param}{place} cannot be enforced: {words}", param=param)
     return matcher
 
 
 def check_matcher(matcher: llguidance.LLMatcher, param: str) -> None:
     """Raises InvalidRequest if the matcher is in its error state."""
     if matcher.is_error():
-        words = matcher.get_error().split("<state>")[0].strip()
-        raise InvalidRequest(f"{param} cannot be enforced: {words[:MAX_WORDS]}", param=param)
+        raise InvalidRequest(f"{param} cannot be enforced any further: {_words(matcher)}", param=param)
+
+
+_IN_OUR_WORDS = {
+    "NoExtensionBias": "nothing can match it",
+    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf": (
+        "oneOf of schemas that a value may match at once is not supported: use anyOf"
+    ),
+}
+"""Where llguidance's speak of options that callers have not, or to nobody."""
+
+
+def _words(matcher: llguidance.LLMatcher) -> str:
+    words = matcher.get_error().split("<state>")[0].split("<non-verbose/>")[0].strip()
+    return _IN_OUR_WORDS.get(words, words)[:MAX_WORDS]
+
+
+def _schemas(text: str) -> Iterator[Any]:
+    """The JSON schemas in a grammar's text, those that stand in Lark too."""
+    for part in json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]:
+        if "json_schema" in part:
+            yield part["json_schema"]
+        lark = part.get("lark_grammar", "")
+        for found in _EMBEDDED_SCHEMA.finditer(lark):
+            try:
+                yield json.JSONDecoder().raw_decode(lark, found.end())[0]
+            except (ValueError, RecursionError):
+                continue  # llguidance says what is wrong with it

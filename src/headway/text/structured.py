@@ -9,15 +9,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import llguidance
+import orjson
 from llguidance.gbnf_to_lark import any_to_lark
 
 import headway_wire as wire
 from headway.core.structured import StructuredOutputs, StructureKind
 from headway.errors import InvalidRequest, UnsupportedFeature
-from headway.text.grammar import Grammar, Part, json_part, lark_text
+from headway.text.grammar import Grammar, JsonSchema, Part, json_part, lark_text
+from headway.text.schema_bounds import check_pattern, check_schema, check_text
+from headway.text.tokenizer import check_encodable
 
 MAX_CHOICES = 10_000
 """Texts of a choice."""
+MAX_GRAMMAR = 32 * 1024
+"""Characters of a grammar."""
+MAX_STRUCTURES = 128
+"""Structures, and triggers, of a structural tag."""
+MAX_TRIGGER = 256
+"""Characters of a trigger."""
 MAX_RULES = 500
 """Rules of an EBNF grammar, which is translated before it is compiled."""
 
@@ -26,7 +35,9 @@ _EBNF_RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
 
 def structured_constraint(wanted: StructuredOutputs) -> wire.Constraint:
     """The constraint of an answer without reasoning and tools. Raises InvalidRequest."""
-    return wire.Constraint(grammar=structured_grammar(wanted).text(), trigger=structured_trigger(wanted))
+    return wire.Constraint(
+        grammar=structured_grammar(wanted).text(), trigger=structured_trigger(wanted), param=wanted.param
+    )
 
 
 def structured_grammar(wanted: StructuredOutputs) -> Grammar:
@@ -41,21 +52,20 @@ def structured_trigger(wanted: StructuredOutputs) -> str:
     """wire.Constraint.trigger: empty unless the kind is structural_tag. structured_grammar checks its value first."""
     if wanted.kind != "structural_tag":
         return ""
-    return "|".join(map(re.escape, wanted.value["triggers"]))
+    return "|".join(map(re.escape, _tag(wanted.value, wanted.param)["triggers"]))
 
 
 def _json_object(value: object, param: str) -> Grammar:
-    return _json_schema({"type": "object"}, param)
+    return Grammar("start: @answer", {"answer": json_part({"type": "object"})})
 
 
 def _json_schema(value: object, param: str) -> Grammar:
-    if value is False or not isinstance(value, Mapping | bool):
-        raise InvalidRequest(f"{param} must be a JSON schema that takes some value: an object, or true", param=param)
-    return Grammar("start: @answer", {"answer": json_part(value)})
+    return Grammar("start: @answer", {"answer": json_part(_schema(value, param))})
 
 
 def _regex(value: object, param: str) -> Grammar:
     text = _text(value, param)
+    check_pattern(text, param, param)
     return Grammar(f"start: /{llguidance.regex_to_lark(text, 'd')}/")
 
 
@@ -63,12 +73,17 @@ def _choice(value: object, param: str) -> Grammar:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHOICES:
         what = f"has {len(value)} texts" if isinstance(value, list) else "is no list"
         raise InvalidRequest(f"{param} {what}; it must be a list of 1 to {MAX_CHOICES} texts", param=param)
-    literals = [lark_text(_text(each, f"{param}[{i}]")) for i, each in enumerate(value)]
-    return Grammar(f"start: CHOICE\nCHOICE: {' | '.join(literals)}")
+    for i, each in enumerate(value):
+        check_text(_text(each, f"{param}[{i}]"), f"{param}[{i}]", param)
+    return Grammar(f"start: CHOICE\nCHOICE: {' | '.join(map(lark_text, value))}")
 
 
 def _grammar(value: object, param: str) -> Grammar:
     text = _text(value, param)
+    if len(text) > MAX_GRAMMAR:
+        raise InvalidRequest(
+            f"{param} has {len(text)} characters, at most {MAX_GRAMMAR}: make the grammar smaller", param=param
+        )
     rules = _EBNF_RULE.findall(text)
     if len(rules) > MAX_RULES:
         raise InvalidRequest(
@@ -86,38 +101,68 @@ def _grammar(value: object, param: str) -> Grammar:
 
 
 def _structural_tag(value: object, param: str) -> Grammar:
-    if not isinstance(value, Mapping) or "structures" not in value or "triggers" not in value:
+    tag = _tag(value, param)
+    triggers = [_text(each, f"{param}.triggers[{i}]") for i, each in enumerate(_list(tag, "triggers", param))]
+    if (longest := max(map(len, triggers))) > MAX_TRIGGER:
+        raise InvalidRequest(
+            f"{param}.triggers has a text of {longest} characters, at most {MAX_TRIGGER}", param=f"{param}.triggers"
+        )
+    rules, parts = [], dict[str, Part]()
+    for i, structure in enumerate(_list(tag, "structures", param)):
+        rules.append(_structure_rule(structure, i, tuple(triggers), parts, f"{param}.structures[{i}]"))
+    return Grammar("start: " + " | ".join(rules), parts)
+
+
+def _structure_rule(
+    structure: object, place: int, triggers: tuple[str, ...], parts: dict[str, Part], param: str
+) -> str:
+    if not isinstance(structure, Mapping):
+        raise InvalidRequest(f"{param} must be an object of begin, schema and end", param=param)
+    begin = _text(structure.get("begin"), f"{param}.begin")
+    if not begin.startswith(triggers):
+        raise InvalidRequest(f"{param}.begin starts with none of the triggers: add one", param=f"{param}.begin")
+    end = structure.get("end", "")
+    if not isinstance(end, str):
+        raise InvalidRequest(f"{param}.end must be a text", param=f"{param}.end")
+    check_text(begin, f"{param}.begin", param)
+    check_text(end, f"{param}.end", param)
+    parts[f"schema_{place}"] = json_part(_schema(structure.get("schema", True), f"{param}.schema"))
+    return f"{lark_text(begin)} @schema_{place}" + (f" {lark_text(end)}" if end else "")
+
+
+def _tag(value: object, param: str) -> Mapping[str, Any]:
+    """The object of a structural tag, given as such or as JSON text."""
+    tag = _parsed(value, param)
+    if not isinstance(tag, Mapping) or "structures" not in tag or "triggers" not in tag:
         raise UnsupportedFeature(
             f"{param} must be an object of structures, a list of {{begin, schema, end}}, and triggers, a list of texts",
             param=param,
         )
-    triggers = [_text(each, f"{param}.triggers[{i}]") for i, each in enumerate(_list(value, "triggers", param))]
-    rules, parts = [], dict[str, Part]()
-    for i, structure in enumerate(_list(value, "structures", param)):
-        rules.append(_structure_rule(structure, i, triggers, parts, f"{param}.structures[{i}]"))
-    return Grammar("start: " + " | ".join(rules), parts)
+    return tag
 
 
-def _structure_rule(structure: object, place: int, triggers: list[str], parts: dict[str, Part], param: str) -> str:
-    if not isinstance(structure, Mapping):
-        raise InvalidRequest(f"{param} must be an object of begin, schema and end", param=param)
-    begin = _text(structure.get("begin"), f"{param}.begin")
-    if not begin.startswith(tuple(triggers)):
-        raise InvalidRequest(f"{param}.begin starts with none of the triggers: add one", param=f"{param}.begin")
-    schema = structure.get("schema", True)
+def _schema(value: object, param: str) -> JsonSchema:
+    """A JSON schema, given as such or as JSON text, within its limits."""
+    schema = _parsed(value, param)
     if schema is False or not isinstance(schema, Mapping | bool):
-        raise InvalidRequest(f"{param}.schema must be a JSON schema", param=f"{param}.schema")
-    end = structure.get("end", "")
-    if not isinstance(end, str):
-        raise InvalidRequest(f"{param}.end must be a text", param=f"{param}.end")
-    parts[f"schema_{place}"] = json_part(schema)
-    return f"{lark_text(begin)} @schema_{place}" + (f" {lark_text(end)}" if end else "")
+        raise InvalidRequest(f"{param} must be a JSON schema that takes some value: an object, or true", param=param)
+    check_schema(schema, param)
+    return schema
+
+
+def _parsed(value: object, param: str) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as problem:
+        raise InvalidRequest(f"{param} is a text that is no JSON: {problem}", param=param) from None
 
 
 def _list(value: Mapping[str, Any], name: str, param: str) -> list[Any]:
     found = value[name]
-    if not isinstance(found, list) or not found:
-        raise InvalidRequest(f"{param}.{name} must be a list of at least one entry", param=f"{param}.{name}")
+    if not isinstance(found, list) or not 1 <= len(found) <= MAX_STRUCTURES:
+        raise InvalidRequest(f"{param}.{name} must be a list of 1 to {MAX_STRUCTURES} entries", param=f"{param}.{name}")
     return found
 
 
@@ -125,6 +170,7 @@ def _text(value: object, param: str) -> str:
     if not isinstance(value, str) or not value:
         what = "empty" if value == "" else "no text"
         raise InvalidRequest(f"{param} is {what}; it must be a text of at least one character", param=param)
+    check_encodable(value, param)
     return value
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from headway.cache.kv_cache import KVCache
 from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.config import EngineConfig
+from headway.engine.effects import check_device_effects, check_effects
 from headway.engine.engine import Engine
 from headway.engine.effects import check_device_effects, check_effects
 from headway.engine.load_weights import (
@@ -66,10 +67,10 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     """
     _check_config(config)
     config = config_of_rank(replace(config, device=choose_device(config)))
+    check_device_effects(config, on_gpu=is_cuda(config.device))
     progress = LoadProgress(report)
     progress.tell("build")
     checkpoint = open_checkpoint(source)
-    check_device_effects(config, on_gpu=is_cuda(config.device))
     program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
     if program.is_encoder:
         raise UnsupportedModel(f"{source} is an encoder, which makes no text: take the predictor of encoders")
@@ -111,10 +112,10 @@ def _check_config(config: EngineConfig) -> None:
             f"step_target_s is {config.step_target_s}; it must be at least 0 and finite", param="step_target_s"
         )
     check_threads(config)
+    check_effects(config)
 
 
 def _plan(
-    check_effects(config)
     program: Program, checkpoint: Checkpoint, weights: FileWeights, config: EngineConfig
 ) -> tuple[MemoryPlan, EngineConfig]:
     """The memory, and the config of what executes steps: where a prompt is one step, that has to hold the longest one

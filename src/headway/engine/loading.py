@@ -21,7 +21,6 @@ from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.config import EngineConfig
 from headway.engine.effects import check_device_effects, check_effects
 from headway.engine.engine import Engine
-from headway.engine.effects import check_device_effects, check_effects
 from headway.engine.load_weights import (
     FileWeights,
     LoadProgress,

@@ -43,6 +43,7 @@ async def test_an_answer_has_every_field_of_openais(client: httpx2.AsyncClient, 
             "completion_tokens": 3,
             "total_tokens": 6,
             "prompt_tokens_details": {"cached_tokens": 2},
+            "completion_tokens_details": {"reasoning_tokens": 0, "forced_tokens": 0},
         },
     }
     assert not service.open
@@ -225,6 +226,9 @@ async def test_fields_reach_the_service_and_models_defaults_fill_the_rest(
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
         "timeout_s": 2.0,
+        "constraint": None,
+        "structured_outputs": None,
+        "thinking_token_budget": None,
     }
 
 

@@ -27,6 +27,7 @@ async def test_an_answer_has_every_field_of_openais(client: httpx2.AsyncClient, 
             "completion_tokens": 3,
             "total_tokens": 6,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0, "forced_tokens": 0},
         },
     }
     assert service.requests[0].sampling.max_tokens == 16

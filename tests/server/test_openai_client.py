@@ -185,7 +185,7 @@ async def test_a_prompt_over_the_context_is_a_400_with_both_numbers_and_nothing_
         ({"extra_body": {"stop_token_ids": [99999]}}, "stop_token_ids"),
         ({"n": 0}, "n"),
         ({"stop": [""]}, "stop"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "a b", "parameters": {}}}]}, "tools[0].function.name"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"max_completion_tokens": 1000}, "max_tokens"),
     ],

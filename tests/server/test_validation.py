@@ -96,11 +96,48 @@ STREAM_CASES: list[tuple[dict[str, Any], str]] = [
     *(({"user": v}, "user") for v in (1, "x" * 257)),
     ({"model": ""}, "model"),
     ({"model": 1}, "model"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "schema": {"type": "object"}}}, "response_format"),
+    (
+        {"response_format": {"type": "json_schema", "schema": {"type": "object"}}},
+        "response_format.json_schema.schema",
+    ),
     ({"return_token_ids": 1}, "return_token_ids"),
 ]
 USER = {"role": "user", "content": "x"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+BAD_FUNCTIONS: list[tuple[Any, str]] = [
+    *(({"name": name}, "name") for name in ("", "a b", "é", "x" * 65, 1, None)),
+    ({"name": "f", "description": 1}, "description"),
+    *(({"name": "f", "parameters": v}, "parameters") for v in ("{}", [], True)),
+    ({"name": "f", "parameters": {"type": "string"}}, "parameters.type"),
+    ({"name": "f", "strict": "yes"}, "strict"),
+    ({"name": "f", "schema": {}}, "schema"),
+]
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "x"}
+BAD_CHOICES: list[Any] = [
+    "any",
+    1,
+    {"type": "function"},
+    {"type": "function", "function": {"name": "g"}},
+    {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [NAMED]}},
+    {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+    {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["f"]}},
+    {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{**NAMED, "function": {"name": "g"}}]}},
+]
+BAD_CALLS: list[tuple[Any, str]] = [
+    ({"id": "c1"}, "messages[0].tool_calls"),
+    (["c1"], "messages[0].tool_calls[0]"),
+    ([CALL | {"type": "custom"}], "messages[0].tool_calls[0].type"),
+    ([{"id": "c1"}], "messages[0].tool_calls[0].function"),
+    ([CALL | {"function": {"arguments": "{}"}}], "messages[0].tool_calls[0].function.name"),
+    ([CALL | {"function": {"name": "f", "arguments": [1]}}], "messages[0].tool_calls[0].function.arguments"),
+    ([CALL | {"id": None}], "messages[0].tool_calls[0].id"),
+    ([CALL | {"id": 1}], "messages[0].tool_calls[0].id"),
+    ([CALL, CALL], "messages[0].tool_calls[1].id"),
+    ([CALL], "messages[0].tool_calls"),
+]
 CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
@@ -121,18 +158,36 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
         },
         "messages[0].content[0].type",
     ),
-    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].role"),
-    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "function", "content": "x", "name": "f"}]}, "messages[0].role"),
+    ({"messages": [USER | {"tool_call_id": "1"}]}, "messages[0].tool_call_id"),
+    ({"messages": [USER | {"tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    ({"messages": [USER | {"reasoning_content": "r"}]}, "messages[0].reasoning_content"),
+    ({"messages": [{"role": "assistant", "content": "x", "reasoning": ["r"]}]}, "messages[0].reasoning"),
+    ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
+    *(({"messages": [{"role": "assistant", "tool_calls": calls}]}, param) for calls, param in BAD_CALLS),
     *(({"max_completion_tokens": v}, "max_completion_tokens") for v in (0, -1, True, "3", 16.0)),
     ({"max_completion_tokens": 3, "max_tokens": 4}, "max_tokens"),
     *(({"logprobs": v}, "logprobs") for v in (1, "true", 3)),
     *(({"logprobs": True, "top_logprobs": v}, "top_logprobs") for v in (-1, 21, "3", True, 1.0)),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
-    *(({"tools": v}, "tools") for v in ([], [{"type": "function"}])),
-    ({"tool_choice": "auto"}, "tool_choice"),
-    ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+    ({"tools": "f"}, "tools"),
+    ({"tools": ["f"]}, "tools[0]"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+    ({"tools": [TOOL | {"cache": 1}]}, "tools[0].cache"),
+    ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
+    ({"tools": [TOOL] * 513}, "tools"),
+    *(({"tools": [{"type": "function", "function": f}]}, f"tools[0].function.{name}") for f, name in BAD_FUNCTIONS),
+    *(({"tool_choice": v}, "tool_choice") for v in ("auto", "required", NAMED)),
+    *(({"tool_choice": v, "tools": []}, "tool_choice") for v in ("auto", "required", NAMED)),
+    *(({"tool_choice": v, "tools": [TOOL]}, "tool_choice") for v in BAD_CHOICES),
+    ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
     ({"functions": []}, "functions"),
+    ({"function_call": "auto"}, "function_call"),
+    ({"include_reasoning": 1}, "include_reasoning"),
+    *(({"thinking_token_budget": v}, "thinking_token_budget") for v in (-1, 1.5, "3", True)),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"audio": {"voice": "x"}}, "audio"),
     ({"chat_template": "{{ x }}"}, "chat_template"),
@@ -146,6 +201,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
         for kind in ("input_image", "input_audio", "video_url", "file", "refusal", "nonsense")
     ),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "reasoning_effort"),
     ({"prompt": "x"}, "prompt"),
 ]
 COMPLETION_CASES: list[tuple[dict[str, Any], str]] = [
@@ -259,6 +315,13 @@ ACCEPTED_CHAT: list[dict[str, Any]] = [
             USER,
         ]
     },
+    {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, RESULT, {"role": "assistant", "content": "y"}]},
+    {"messages": [USER, {"role": "assistant", "content": "y", "tool_calls": [], "reasoning_content": "r"}, USER]},
+    *({"tools": [TOOL], "tool_choice": v} for v in ("auto", "none", "required", NAMED, ALLOWED)),
+    {"tools": [], "tool_choice": "none", "parallel_tool_calls": True},
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": None, "description": None}}]},
+    {"parallel_tool_calls": False, "include_reasoning": False, "thinking_token_budget": 0},
+    {"reasoning_effort": "none"},
     {"stream_options": {"include_usage": True, "include_obfuscation": True}, "stream": True},
     {"stream_options": {"include_usage": None, "new_option": None}, "stream": True, "new_field_of_a_client": None},
     {"messages": [USER | {"name": None, "new_field_of_a_client": None}]},

@@ -1,5 +1,6 @@
 """Tools: which of them an answer may or must call, and the calls as they come."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,8 @@ class ToolUse:
     choice: Literal["auto", "none", "required", "named"] = "auto"
     name: str | None = None
     """Of the tool that must be called, with "named"."""
+    names: tuple[str, ...] = ()
+    """The tools that may be called; (): all."""
     is_parallel: bool = True
     """False: one call at most."""
 
@@ -36,3 +39,11 @@ class ToolCall:
     name: str
     arguments: str = ""
     """JSON text, as the model wrote it; cut short where the answer ended with finish_reason length."""
+
+
+def add_deltas(calls: list[ToolCall], deltas: Iterable[ToolCallDelta]) -> None:
+    """Appends what an answer's calls gained."""
+    for delta in deltas:
+        if delta.index == len(calls):
+            calls.append(ToolCall(delta.id or "", delta.name or ""))
+        calls[delta.index].arguments += delta.arguments

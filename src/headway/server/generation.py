@@ -9,6 +9,7 @@ from typing import Protocol
 
 from headway.core.output import PromptOutput, TextDelta, TokenLogprob, Usage
 from headway.core.request import GenerateRequest
+from headway.core.tools import ToolCall, add_deltas
 from headway.observe.clock import Clock
 from headway.observe.logs import get_logger
 from headway.observe.metrics import RequestMeter
@@ -30,6 +31,8 @@ class Choice:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
 
 class Sink(Protocol):
@@ -58,6 +61,7 @@ class Generation:
         self._streams = streams
         self._meters = [RequestMeter(state.metrics, s.model, num_choices, arrived_s) for s in streams]
         self._end_reason = "abort"
+        self._is_closed = False
 
     @classmethod
     async def open(cls, state: ServerState, requests: Sequence[GenerateRequest], arrived_s: float) -> "Generation":
@@ -96,6 +100,8 @@ class Generation:
             sum(usage.num_prompt_tokens for usage in usages),
             sum(usage.num_output_tokens for usage in usages),
             sum(usage.num_cached_tokens for usage in usages),
+            sum(usage.num_reasoning_tokens for usage in usages),
+            sum(usage.num_forced_tokens for usage in usages),
         )
 
     async def feed(self, sink: Sink) -> None:
@@ -119,7 +125,10 @@ class Generation:
 
     async def aclose(self) -> None:
         """Aborts what still runs; never raises; may be called again."""
+        if self._is_closed:
+            return
         await _close_streams(self._streams)
+        self._is_closed = True
         now_s = self._clock.now()
         for meter, stream in zip(self._meters, self._streams, strict=True):
             meter.end(stream.usage, self._end_reason, now_s)
@@ -180,12 +189,15 @@ class _Whole:
     def __init__(self, num_choices: int) -> None:
         self._choices = [Choice() for _ in range(num_choices)]
         self._texts: list[list[str]] = [[] for _ in range(num_choices)]
+        self._reasonings: list[list[str]] = [[] for _ in range(num_choices)]
 
     def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
         for delta in deltas:
             index = first + delta.choice
             choice = self._choices[index]
             self._texts[index].append(delta.text)
+            self._reasonings[index].append(delta.reasoning)
+            add_deltas(choice.tool_calls, delta.tool_calls)
             choice.token_ids += delta.token_ids
             choice.logprobs += delta.logprobs
             if delta.finish_reason is not None:
@@ -197,8 +209,8 @@ class _Whole:
 
     def choices(self) -> list[Choice]:
         """All of them, their texts put together."""
-        for choice, parts in zip(self._choices, self._texts, strict=True):
-            choice.text = "".join(parts)
+        for choice, parts, reasoning in zip(self._choices, self._texts, self._reasonings, strict=True):
+            choice.text, choice.reasoning = "".join(parts), "".join(reasoning)
         return self._choices
 
 
@@ -219,10 +231,11 @@ async def _open_streams(state: ServerState, requests: Sequence[GenerateRequest])
 
 async def _close_streams(streams: Sequence[GenerateStream]) -> None:
     """Closes each, also when closing another one fails. A failure is logged: the answer is past being changed."""
-    results = await asyncio.gather(*(stream.aclose() for stream in streams), return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            log.error("closing a stream failed", exc_info=result)
+    for stream in streams:
+        try:
+            await stream.aclose()
+        except Exception as error:
+            log.error("closing a stream failed", exc_info=error)
 
 
 async def _merge(streams: Sequence[GenerateStream]) -> AsyncGenerator[tuple[int, TextDelta], None]:

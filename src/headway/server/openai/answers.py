@@ -17,8 +17,11 @@ from headway.server.openai.schema import (
     ChatChoice,
     ChatChunkChoice,
     CompletionChoice,
+    FunctionOut,
     MessageOut,
+    OutputTokens,
     PromptLogprobsOut,
+    ToolCallOut,
     UsageOut,
 )
 
@@ -37,6 +40,10 @@ class Options:
     """Of completions: the text begins with the prompt."""
     continued: str = ""
     """Of chat: what the message begins with."""
+    has_reasoning: bool = True
+    """Of chat: reasoning is told."""
+    is_named: bool = False
+    """Of chat: tool_choice names a function, so that its call is no reason to finish (answers.finish_reason)."""
     include_usage: bool = False
     """Of a stream; a whole answer always has it."""
     return_token_ids: bool = False
@@ -46,7 +53,14 @@ class Options:
 def usage_out(usage: Usage) -> UsageOut:
     """OpenAI's usage."""
     prompt, output = usage.num_prompt_tokens, usage.num_output_tokens
-    return UsageOut(prompt, output, prompt + output, CachedTokens(usage.num_cached_tokens))
+    details = OutputTokens(usage.num_reasoning_tokens, usage.num_forced_tokens)
+    return UsageOut(prompt, output, prompt + output, CachedTokens(usage.num_cached_tokens), details)
+
+
+def finish_reason(options: Options, reason: str | None, *, has_calls: bool) -> str | None:
+    """OpenAI's: tool_calls where the model chose to call and came to its end, stop where it had to call a function by
+    name (as OpenAI and vLLM answer, whole and streamed)."""
+    return "tool_calls" if reason == "stop" and has_calls and not options.is_named else reason
 
 
 class ChatAnswers:
@@ -68,13 +82,23 @@ class ChatAnswers:
         )
 
     def _choice(self, index: int, choice: Choice) -> ChatChoice:
+        options = self._options
         return ChatChoice(
             index,
-            MessageOut(self._options.continued + choice.text),
-            chat_logprobs(choice.logprobs) if self._options.has_logprobs else None,
-            choice.finish_reason,
+            self._message(choice),
+            chat_logprobs(choice.logprobs) if options.has_logprobs else None,
+            finish_reason(options, choice.finish_reason, has_calls=bool(choice.tool_calls)),
             choice.stop_reason,
-            told_token_ids(self._options, choice.token_ids),
+            told_token_ids(options, choice.token_ids),
+        )
+
+    def _message(self, choice: Choice) -> MessageOut:
+        text = self._options.continued + choice.text
+        calls = [ToolCallOut(FunctionOut(c.arguments, c.name), id=c.id, type="function") for c in choice.tool_calls]
+        return MessageOut(
+            None if not text and (calls or choice.reasoning) else text,
+            reasoning_content=choice.reasoning if choice.reasoning and self._options.has_reasoning else UNSET,
+            tool_calls=calls or UNSET,
         )
 
 

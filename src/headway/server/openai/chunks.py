@@ -1,9 +1,10 @@
 """Generations to OpenAI's streamed answers, for chat and for completions (server/events.Chunks).
 
 A stream of one choice: a chunk with the role (chat only), one with what it goes on from if that was asked for, chunks
-with content (finish_reason null), one chunk with an empty delta and the finish_reason; then, if asked for, one with
-choices [] and the usage. id, created and model are the same in all chunks, so most are written by putting a string into
-a template.
+with reasoning_content, content or a part of one tool call (finish_reason null; never two of these in one, since clients
+look for one), one chunk with an empty delta and the finish_reason; then, if asked for, one with choices [] and the
+usage. A call's first part has its index, id, type and name, and the arguments "". id, created and model are the same in
+all chunks, so most are written by putting a string into a template.
 """
 
 from functools import partial
@@ -11,24 +12,34 @@ from functools import partial
 from msgspec import UNSET
 
 from headway.core.output import TextDelta
+from headway.core.tools import ToolCallDelta
 from headway.server.events import EventTemplate, event
 from headway.server.generation import Generation
 from headway.server.openai.answers import (
     ObjectName,
     Options,
     completion_part,
+    finish_reason,
     make_answer,
     told_token_ids,
     usage_out,
 )
 from headway.server.openai.logprobs import chat_logprobs
-from headway.server.openai.schema import ChatChunkChoice, CompletionChoice, Delta, UsageOut
+from headway.server.openai.schema import (
+    ChatChunkChoice,
+    CompletionChoice,
+    Delta,
+    FunctionOut,
+    ToolCallOut,
+    UsageOut,
+)
 
 
 class ChatChunks:
     """chat.completion.chunk (server/events.Chunks)."""
 
     __slots__ = (
+        "_callers",
         "_generation",
         "_options",
         "_started",
@@ -39,6 +50,8 @@ class ChatChunks:
         self._options = options
         self._generation = generation
         self._started: set[int] = set()
+        self._callers: set[int] = set()
+        """Choices with tool calls."""
         self._templates: dict[int, EventTemplate] = {}
 
     def begin(self) -> bytes:
@@ -46,9 +59,9 @@ class ChatChunks:
         return b""
 
     def chunk(self, index: int, delta: TextDelta) -> bytes:
-        """The role, if it is the choice's first; the content, if there is any or tokens to tell of; the end."""
+        """The role, if it is the choice's first; what it gained, if there is any or tokens to tell of; the end."""
         template = self._templates.get(index)
-        if template is not None and delta.finish_reason is None:
+        if template is not None and delta.finish_reason is None and not (delta.reasoning or delta.tool_calls):
             return template.fill(delta.text) if delta.text else b""
         parts = [] if index in self._started else self._begin(index)
         is_first = not self._started
@@ -71,16 +84,30 @@ class ChatChunks:
         return self._encode([ChatChunkChoice(index, Delta(content=text))])
 
     def _parts(self, index: int, delta: TextDelta) -> list[ChatChunkChoice]:
-        parts = []
         options = self._options
-        if _has_content(options, delta):
+        gained = self._gained(delta)
+        if not gained and _has_content(options, delta):
+            gained = [Delta(content="")]
+        parts = [ChatChunkChoice(index, part) for part in gained]
+        if parts:
             logprobs = chat_logprobs(delta.logprobs) if options.has_logprobs and delta.logprobs else None
             ids = told_token_ids(options, delta.token_ids)
-            parts.append(ChatChunkChoice(index, Delta(content=delta.text), logprobs, token_ids=ids))
+            parts[0] = ChatChunkChoice(index, gained[0], logprobs, token_ids=ids)
+        if delta.tool_calls:
+            self._callers.add(index)
         if delta.finish_reason is not None:
-            end = ChatChunkChoice(index, Delta(), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason)
-            parts.append(end)
+            reason = finish_reason(options, delta.finish_reason, has_calls=index in self._callers)
+            parts.append(ChatChunkChoice(index, Delta(), finish_reason=reason, stop_reason=delta.stop_reason))
         return parts
+
+    def _gained(self, delta: TextDelta) -> list[Delta]:
+        """In the order that a reader expects: reasoning, text, calls."""
+        gained = []
+        if delta.reasoning and self._options.has_reasoning:
+            gained.append(Delta(reasoning_content=delta.reasoning))
+        if delta.text:
+            gained.append(Delta(content=delta.text))
+        return [*gained, *(Delta(tool_calls=[part]) for call in delta.tool_calls for part in _call_parts(call))]
 
     def _encode(
         self, choices: list[ChatChunkChoice], *, usage: UsageOut | None = None, has_prompt: bool = False
@@ -150,6 +177,17 @@ class CompletionChunks:
     ) -> bytes:
         name: ObjectName = "text_completion"
         return _chunk(self._options, name, self._generation, choices, usage=usage, has_prompt=has_prompt)
+
+
+def _call_parts(call: ToolCallDelta) -> list[ToolCallOut]:
+    """Its beginning and its arguments apart."""
+    parts = []
+    if call.name is not None:
+        function = FunctionOut("", call.name)
+        parts.append(ToolCallOut(function, call.index, UNSET if call.id is None else call.id, "function"))
+    if call.arguments:
+        parts.append(ToolCallOut(FunctionOut(call.arguments), call.index))
+    return parts
 
 
 def _has_content(options: Options, delta: TextDelta) -> bool:

@@ -1,6 +1,7 @@
 """OpenAI's bodies to GenerateRequests, valid by construction. The only file that knows both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
@@ -8,7 +9,9 @@ from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt
 from headway.core.sampling import MAX_LOGPROBS, SamplingParams
 from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.server.body import describe
+from headway.server.openai.messages import chat_messages
 from headway.server.openai.schema import ChatBody, ChatMessage, CompletionBody, GenerateBody
+from headway.server.openai.tools import read_tool_use, read_tools
 from headway.server.sampling import to_sampling
 
 MAX_PROMPTS = 2048
@@ -17,8 +20,6 @@ MAX_CHOICES = 4096
 """Prompts times n."""
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default on /v1/completions; chat's is the rest of the context."""
-
-_ROLES = ("system", "developer", "user", "assistant")
 
 
 def chat_request(body: ChatBody, defaults: Mapping[str, Any]) -> GenerateRequest:
@@ -32,13 +33,16 @@ def chat_request(body: ChatBody, defaults: Mapping[str, Any]) -> GenerateRequest
             max_tokens=max_tokens,
             logprobs=_chat_logprobs(body),
             prompt_logprobs=body.prompt_logprobs,
+            response_format=body.response_format,
+            thinking_token_budget=body.thinking_token_budget,
         ),
         name,
     )
     prompt = chat_prompt(body)
     if body.echo and not prompt.continue_final_message:
         raise InvalidRequest("echo in a chat needs continue_final_message: true", param="echo")
-    return _request(body, f"chatcmpl-{uuid4().hex}", prompt, sampling)
+    request = _request(body, f"chatcmpl-{uuid4().hex}", prompt, sampling)
+    return replace(request, tool_use=read_tool_use(prompt.tools or (), body.tool_choice, body.parallel_tool_calls))
 
 
 class TemplateBody(Protocol):
@@ -56,6 +60,9 @@ class TemplateBody(Protocol):
     @property
     def chat_template_kwargs(self) -> dict[str, Any] | None: ...
 
+    @property
+    def tools(self) -> list[dict[str, Any]] | None: ...
+
 
 def chat_prompt(body: TemplateBody) -> ChatPrompt:
     """The messages and how to render them. Raises InvalidRequest."""
@@ -65,12 +72,33 @@ def chat_prompt(body: TemplateBody) -> ChatPrompt:
             "continue_final_message and add_generation_prompt exclude each other: set one of them",
             param="continue_final_message",
         )
+    is_asked = not continues and body.add_generation_prompt is not False
     return ChatPrompt(
-        chat_messages(body.messages or []),
-        add_generation_prompt=not continues and body.add_generation_prompt is not False,
-        template_kwargs=body.chat_template_kwargs or {},
+        chat_messages(body.messages or [], may_end_open=not continues and not is_asked),
+        read_tools(body.tools or []) or None,
+        add_generation_prompt=is_asked,
+        template_kwargs=_template_kwargs(body),
         continue_final_message=continues,
     )
+
+
+def _template_kwargs(body: TemplateBody) -> dict[str, Any]:
+    """What was given; reasoning_effort none is enable_thinking false."""
+    given = body.chat_template_kwargs or {}
+    if not isinstance(body, ChatBody) or body.reasoning_effort is None:
+        return given
+    if body.reasoning_effort != "none":
+        raise UnsupportedFeature(
+            "reasoning_effort must be none, which turns reasoning off: else leave it out, and limit reasoning by "
+            "thinking_token_budget",
+            param="reasoning_effort",
+        )
+    if given.get("enable_thinking"):
+        raise InvalidRequest(
+            "reasoning_effort is none and chat_template_kwargs.enable_thinking true: give one of them",
+            param="reasoning_effort",
+        )
+    return given | {"enable_thinking": False}
 
 
 def _request(body: GenerateBody, request_id: str, prompt: Prompt, sampling: SamplingParams) -> GenerateRequest:
@@ -92,7 +120,12 @@ def completion_requests(body: CompletionBody, defaults: Mapping[str, Any]) -> li
     if max_tokens is None and body.max_length is None:
         max_tokens = max(COMPLETION_MAX_TOKENS, body.min_tokens or 0)
     sampling = to_sampling(
-        body, defaults, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=_prompt_logprobs(body)
+        body,
+        defaults,
+        max_tokens=max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=_prompt_logprobs(body),
+        response_format=body.response_format,
     )
     prompts = to_prompts(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     check_num_choices(len(prompts), sampling.n)
@@ -143,68 +176,6 @@ def check_num_choices(num_prompts: int, n: int) -> None:
             f"{num_prompts} prompts with n {n} are {num_prompts * n} choices, at most {MAX_CHOICES}: send fewer",
             param="n",
         )
-
-
-def chat_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as templates know them: role, content as one text, name. Raises InvalidRequest.
-
-    developer is told as system; text parts are joined by a line feed.
-    """
-    if not messages:
-        raise InvalidRequest("messages is an empty list; at least one message is needed", param="messages")
-    return [_chat_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
-
-
-def _chat_message(message: ChatMessage, path: str) -> dict[str, Any]:
-    if message.role in ("tool", "function"):
-        raise UnsupportedFeature(f"{path}.role is {message.role}: tool calls are not there yet", param=f"{path}.role")
-    if message.role not in _ROLES:
-        raise InvalidRequest(f"{path}.role must be one of {', '.join(_ROLES)}", param=f"{path}.role")
-    for name in _CARRIED_BACK:
-        if getattr(message, name):
-            raise UnsupportedFeature(f"{path}.{name} is not supported: leave it out", param=f"{path}.{name}")
-    content = _content(message.content, f"{path}.content", may_be_none=message.role == "assistant")
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": content} | ({} if message.name is None else {"name": message.name})
-
-
-_CARRIED_BACK = tuple(name for name in ChatMessage.model_fields if name not in ("role", "content", "name"))
-
-
-def _content(content: object, path: str, *, may_be_none: bool) -> str:
-    if isinstance(content, str):
-        return content
-    if content is None and may_be_none:
-        return ""
-    if not isinstance(content, list) or not content:
-        what = "an empty list" if content == [] else describe(content)
-        raise InvalidRequest(f"{path} is {what}; it must be text or a list of text parts", param=path)
-    return "\n".join(_text_part(part, f"{path}[{i}]") for i, part in enumerate(content))
-
-
-_OTHER_PARTS = frozenset(
-    (
-        "audio_url", "file", "image", "image_embeds", "image_url", "input_audio", "input_file", "input_image",
-        "refusal", "thinking", "video_url",
-    )
-)  # fmt: skip
-"""Of OpenAI's and vLLM's messages: no text."""
-
-
-def _text_part(part: object, path: str) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(kind, str):
-        raise InvalidRequest(f"{path} is {describe(part)}; it must be an object with a type", param=path)
-    if kind not in ("text", "input_text"):
-        named = f"is {kind}" if kind in _OTHER_PARTS else "is no type of this API"
-        raise UnsupportedFeature(
-            f"{path}.type {named}: the served models read text alone, as {{type: text, text: ...}}",
-            param=f"{path}.type",
-        )
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{path}.text is {describe(text)}; it must be a string", param=f"{path}.text")
-    return text
 
 
 def _check_common(body: GenerateBody) -> None:

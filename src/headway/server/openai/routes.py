@@ -1,5 +1,6 @@
 """OpenAI's routes: they read, convert, and answer."""
 
+from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -42,7 +43,11 @@ async def chat_completions(request: Request) -> Response:
     defaults = await state_of(request).service.generation_defaults(body.model) if body.model else {}
     generate = chat_request(body, defaults)
     continued = _continued(body, generate)
-    options = _options(body, generate.request_id, has_logprobs=bool(body.logprobs), continued=continued)
+    options = replace(
+        _options(body, generate.request_id, has_logprobs=bool(body.logprobs), continued=continued),
+        has_reasoning=body.include_reasoning is not False,
+        is_named=generate.tool_use.choice == "named",
+    )
     shapes = Shapes(ChatAnswers(options).whole, partial(ChatChunks, options))
     return await answer(request, [generate], shapes, is_stream=bool(body.stream))
 

@@ -9,6 +9,7 @@ from pydantic import Field, WithJsonSchema
 
 from headway.server.body import Body, ModelName, Refusal
 from headway.server.sampling import SAMPLING_REFUSED, SamplingBody
+from headway.server.structured import ResponseFormat
 
 OPENAI_IGNORED = frozenset(
     {
@@ -26,7 +27,7 @@ OPENAI_IGNORED = frozenset(
 )
 """OpenAI's fields that are taken and change nothing in an answer."""
 
-_NO_TOOLS = "tool calls are not there yet: leave it out"
+_OLD_FUNCTIONS = "OpenAI replaced it: send tools and tool_choice"
 
 _REFUSED: Mapping[str, Refusal] = {
     **SAMPLING_REFUSED,
@@ -40,23 +41,16 @@ CHAT_REFUSED: Mapping[str, Refusal] = {
     "audio": Refusal("answers are text"),
     "chat_template": Refusal("the server chooses the template (--chat-template)"),
     "documents": Refusal("write them into a message", ([],)),
-    "function_call": Refusal(_NO_TOOLS),
-    "functions": Refusal(_NO_TOOLS),
-    "include_reasoning": Refusal("reasoning is not split from the text yet"),
+    "function_call": Refusal(_OLD_FUNCTIONS),
+    "functions": Refusal(_OLD_FUNCTIONS),
     "modalities": Refusal("answers are text", (["text"],)),
-    "parallel_tool_calls": Refusal(_NO_TOOLS),
-    "reasoning": Refusal("reasoning is not split from the text yet"),
-    "reasoning_effort": Refusal("no model here takes it"),
-    "response_format": Refusal("structured output is not there yet: ask for text", ({"type": "text"},)),
-    "tool_choice": Refusal(_NO_TOOLS),
-    "tools": Refusal(_NO_TOOLS),
+    "reasoning": Refusal("send chat_template_kwargs, reasoning_effort none or thinking_token_budget"),
     "web_search_options": Refusal("there is no web search"),
 }
 
 COMPLETION_REFUSED: Mapping[str, Refusal] = {
     **_REFUSED,
     "prompt_embeds": Refusal("send text or token ids"),
-    "response_format": Refusal("structured output is not there yet: ask for text", ({"type": "text"},)),
     "suffix": Refusal("there is no fill-in-the-middle", ("",)),
 }
 
@@ -82,10 +76,10 @@ class ChatMessage(Body):
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
+    tool_calls: Any = Field(None, description="An assistant's: [{id, type: function, function: {name, arguments}}].")
+    tool_call_id: str | None = Field(None, description="Of role tool: the call whose result this is.")
+    reasoning_content: Any = Field(None, description="An assistant's, for templates that show it again.")
+    reasoning: Any = Field(None, description="The same by another name.")
 
 
 class GenerateBody(SamplingBody):
@@ -95,6 +89,7 @@ class GenerateBody(SamplingBody):
 
     model: ModelName
     user: str | None = Field(None, description="Who shares with others, with --scheduling-policy fair.", max_length=256)
+    response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = Field(None, description="Each choice also has its token_ids (as vLLM).")
@@ -120,6 +115,14 @@ class ChatBody(GenerateBody):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="enable_thinking, and other switches that the model's chat template knows."
     )
+    tools: list[dict[str, Any]] | None = Field(
+        None, description="Functions: [{type: function, function: {name, description, parameters, strict}}]."
+    )
+    tool_choice: Any = Field(None, description="auto, none, required, a function by its name, or allowed_tools.")
+    parallel_tool_calls: bool | None = Field(None, description="false: one call at most.")
+    include_reasoning: bool | None = Field(None, description="false: reasoning is not told (as vLLM).")
+    reasoning_effort: str | None = Field(None, description="none: the model does not reason.")
+    thinking_token_budget: int | None = Field(None, description="Reasoning ends within so many tokens (as vLLM).")
 
 
 Prompts = Annotated[
@@ -156,6 +159,13 @@ class CachedTokens(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class OutputTokens(msgspec.Struct, frozen=True):
+    """Of the output, the tokens of its reasoning, and those that a grammar left no choice about."""
+
+    reasoning_tokens: int
+    forced_tokens: int
+
+
 class UsageOut(msgspec.Struct, frozen=True):
     """Tokens; a prompt counts once however many choices it has."""
 
@@ -163,6 +173,7 @@ class UsageOut(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: OutputTokens
 
 
 class TokenLogprobOut(msgspec.Struct, frozen=True):
@@ -212,12 +223,30 @@ PromptLogprobsOut = list[dict[str, PromptLogprobOut] | None]
 """By token id, one a token; null for the first."""
 
 
-class MessageOut(msgspec.Struct, frozen=True):
-    """The assistant's message."""
+class FunctionOut(msgspec.Struct, frozen=True):
+    """The function of a call; in chunks the name comes once."""
 
-    content: str
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallOut(msgspec.Struct, frozen=True):
+    """A call, whole, or as a part of a chunk: then it has an index, and in its first part alone an id and a type."""
+
+    function: FunctionOut
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
+class MessageOut(msgspec.Struct, frozen=True):
+    """The assistant's message. content is null where there are only calls, or only reasoning."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallOut] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -225,6 +254,8 @@ class Delta(msgspec.Struct, frozen=True):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallOut] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

@@ -13,13 +13,14 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 def arguments_of(tool: Tool) -> Mapping[str, JsonSchema]:
-    """The schemas of the arguments that a tool names, each by itself: what its references name is in it."""
+    """The schemas of the arguments that a tool names and allows, each by itself: what its references name is in it."""
     schema = tool.parameters
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(schema, Mapping) or not isinstance(properties, Mapping):
         return {}
     shared = {name: schema[name] for name in _DEFINITIONS if name in schema}
-    return {name: {**shared, **each} if isinstance(each, Mapping) else bool(each) for name, each in properties.items()}
+    allowed = {name: each for name, each in properties.items() if each is not False}
+    return {name: {**shared, **each} if isinstance(each, Mapping) else True for name, each in allowed.items()}
 
 
 def required_of(tool: Tool) -> frozenset[str]:
@@ -38,7 +39,7 @@ def _types(schema: object, root: JsonSchema, depth: int) -> frozenset[str]:
         return frozenset()
     if "type" in schema:
         named = schema["type"]
-        return frozenset({named} if isinstance(named, str) else named if isinstance(named, list) else ())
+        return frozenset(each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str))
     if "const" in schema:
         return _types_of_values([schema["const"]])
     if isinstance(schema.get("enum"), list):

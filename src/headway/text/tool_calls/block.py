@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headway.core.tools import ToolCallDelta
 from headway.text.tool_calls.base import Parsed
-from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable
+from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable, num_held
 
 
 def make_call_id() -> str:
@@ -92,10 +92,11 @@ def _joined(deltas: list[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
 
 
 class Block:
-    """The reader's side of a BlockParser: where it reads from, and where it says what it found."""
+    """The reader's side of a BlockParser: where it reads from (source), and where it says what it found."""
 
     def __init__(self, syntax: Syntax, names: Collection[str], is_enforced: bool) -> None:
         self.source = Source()
+        self.answer = Answer()
         self.is_marked = syntax.is_marked
         self.names = names
         """Of the tools that there are."""
@@ -107,7 +108,6 @@ class Block:
         """It is a call, whether it can be read or not."""
         self._syntax = syntax
         self._is_enforced = is_enforced
-        self.answer = Answer()
         self._kept: list[ToolCallDelta] = []
         """Deltas of a call that is not whole yet."""
         self._is_begun = False
@@ -184,8 +184,6 @@ class BlockParser:
         self._block = Block(syntax, names, is_enforced)
         self._syntax = syntax
         self._opening = re.compile("|".join(map(re.escape, syntax.openings)))
-        self._beginnings = {opening[:end] for opening in syntax.openings for end in range(1, len(opening))}
-        self._max_held = max(map(len, syntax.openings)) - 1
         self._is_cut = False
         self._reading = self._read()
         next(self._reading)
@@ -228,14 +226,10 @@ class BlockParser:
             if found:
                 answer.say(source.take(found.start()))
                 return True
-            num_held = 0 if source.is_ended else self._num_held(source.text[source.at :])
-            answer.say(source.take(len(source.text) - num_held))
+            end = len(source.text)
+            if not source.is_ended:
+                end -= max(num_held(source.text, source.at, opening) for opening in self._syntax.openings)
+            answer.say(source.take(end))
+            source.taken.clear()
             if not (yield from source.more()):
                 return False
-
-    def _num_held(self, text: str) -> int:
-        """How many characters at the text's end may be the beginning of an opening."""
-        for length in range(min(self._max_held, len(text)), 0, -1):
-            if text[-length:] in self._beginnings:
-                return length
-        return 0

@@ -110,14 +110,13 @@ class JsonScanner:
 
     def _in_atom(self, text: str, at: int) -> int | None:
         run = _ATOM_RUN.match(text, at)
-        end = run.end() if run else at
-        self._atom.append(text[at:end])
-        if end == len(text):
-            return end
+        if run and run.end() > at:
+            self._atom.append(run[0])
+            return run.end()
         if not _ATOM.fullmatch("".join(self._atom)):
             return None
         self._behind_value()
-        return end
+        return at
 
     def _structure(self, character: str) -> bool:
         """Takes a character outside of strings and atoms; whether it may stand there."""

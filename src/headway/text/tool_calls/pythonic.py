@@ -15,6 +15,9 @@ from headway.text.tool_calls.python_literal import read_literal
 from headway.text.tool_calls.source import Reading, Unreadable
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples", "$defs", "definitions"})
+"""Keywords that say nothing of a string's text."""
+_ESCAPED = re.compile(r"['\\\x00-\x1f]")
 _WORDS = {frozenset({"boolean"}): '"True" | "False"', frozenset({"null"}): '"None"'}
 
 
@@ -44,6 +47,7 @@ class PythonicForm:
 
     def write_grammar(self, writer: GrammarWriter, tools: Sequence[Tool], is_parallel: bool) -> None:
         """A list; arguments in the order of their schema."""
+        writer.rule("QUOTED", r"""/'([^'\\\x00-\x1f]|\\['"\\nrt])*'/""")
         writer.rule("call", *(_write_call(writer, tool, f"f{place}") for place, tool in enumerate(tools)))
         calls = 'call (", " call)*' if is_parallel else "call"
         opening, closing = (f"{writer.marker(START)} ", f" {writer.marker(END)}") if self.has_tags else ("", "")
@@ -69,11 +73,28 @@ def _write_call(writer: GrammarWriter, tool: Tool, rule: str) -> str:
 
 
 def _write_value(writer: GrammarWriter, schema: JsonSchema, name: str, is_strict: bool) -> str:
-    """JSON's values are Python's, but for three words: those are written in Python's way where they stand alone."""
+    """JSON's values are Python's, but for three words, and for strings in single quotes, as LFM2 writes them.
+
+    Both are allowed where they stand alone: words instead of JSON's, strings beside them if nothing but their type or
+    their choices is said of them.
+    """
     words = _WORDS.get(types_of(schema))
     if words is not None:
         return f"({words})"
-    return writer.part(f"value_{name}", json_part(schema, is_lenient=not is_strict))
+    part = writer.part(f"value_{name}", json_part(schema, is_lenient=not is_strict))
+    return f"({' | '.join([part, *_single_quoted(schema)])})"
+
+
+def _single_quoted(schema: JsonSchema) -> list[str]:
+    if isinstance(schema, bool) or types_of(schema) != {"string"}:
+        return []
+    keys = schema.keys() - _ANNOTATIONS
+    choices = schema.get("enum", [schema.get("const")])
+    if keys == {"type"}:
+        return ["QUOTED"]
+    if keys <= {"type", "enum", "const"} and isinstance(choices, list):
+        return [lark_text(f"'{each}'") for each in choices if isinstance(each, str) and not _ESCAPED.search(each)]
+    return []
 
 
 def _read_block(block: Block) -> Reading[None]:

@@ -50,13 +50,13 @@ class Qwen3CoderForm:
         return re.escape(_OPEN)
 
     def write_grammar(self, writer: GrammarWriter, tools: Sequence[Tool], is_parallel: bool) -> None:
-        """Blocks, a line break between them; arguments in the order of their schema."""
+        """Blocks, a line break between them (but for Step 3.5); arguments in the order of their schema."""
         # Lazy: it ends at the first end tag.
-        writer.rule("raw[lazy]", rf"/(?s:.*)\n{re.escape(_PARAMETER_END).replace('/', chr(92) + '/')}/")
+        writer.rule("raw[lazy]", r"/((?s:.*)\n)?<\/parameter>/")
         names = [_write_function(writer, tool, f"f{place}") for place, tool in enumerate(tools)]
         writer.rule("function", *names)
         writer.rule("block", f'{writer.marker(_OPEN)} "\\n" function "\\n" {writer.marker(_CLOSE)}')
-        writer.rule("start", 'block ("\\n" block)*' if is_parallel else "block")
+        writer.rule("start", 'block ("\\n"? block)*' if is_parallel else "block")
 
 
 def _write_function(writer: GrammarWriter, tool: Tool, rule: str) -> str:
@@ -157,8 +157,8 @@ def _read_value(block: Block, types: frozenset[str]) -> Reading[None]:
     end = _PARAMETER_END
     if (yield from source.peek()) == "\n":
         source.take(source.at + 1)
-        # An empty value may be written with one line break; where the grammar holds there are two.
-        if block.is_streamed or not (yield from source.has(_PARAMETER_END)):
+        # An empty value may be written with one line break instead of two.
+        if not (yield from source.has(_PARAMETER_END)):
             end = f"\n{_PARAMETER_END}"
     if types == _STRING:
         block.add('"')
@@ -178,9 +178,9 @@ def _read_up_to(source: Source, end: str, add: Callable[[str], object]) -> Readi
             add(source.take(place))
             source.take(place + len(end))
             return
-        held = num_held(source.text[source.at :], end)
-        if len(source.text) - held > source.at:
-            add(source.take(len(source.text) - held))
+        known = len(source.text) - num_held(source.text, source.at, end)
+        if known > source.at:
+            add(source.take(known))
         if not (yield from source.more()):
             raise Unreadable("a value without an end")
 

@@ -85,7 +85,8 @@ class Source:
         if (yield from self.has(literal)):
             self.take(self.at + len(literal))
             return True
-        if self.is_ended and self.at < len(self.text) and literal.startswith(self.text[self.at :]):
+        num_left = len(self.text) - self.at
+        if self.is_ended and 0 < num_left < len(literal) and literal.startswith(self.text[self.at :]):
             self.take(len(self.text))
             return True
         return False
@@ -93,8 +94,10 @@ class Source:
     def skip_space(self) -> Reading[None]:
         """Takes white space."""
         while (yield from self.peek()) in _SPACES:
-            rest = self.text[self.at :]
-            self.take(self.at + len(rest) - len(rest.lstrip(SPACE)))
+            end = self.at + 1
+            while end < len(self.text) and self.text[end] in _SPACES:
+                end += 1
+            self.take(end)
 
     def name(self) -> Reading[str]:
         """Takes the characters of a name. Raises Unreadable for none, and for more than MAX_NAME_LENGTH."""
@@ -108,9 +111,9 @@ class Source:
         return "".join(word)
 
 
-def num_held(text: str, literal: str) -> int:
-    """How many characters at a text's end may be the beginning of a literal that goes on behind it."""
-    for length in range(min(len(literal) - 1, len(text)), 0, -1):
-        if literal.startswith(text[-length:]):
+def num_held(text: str, start: int, literal: str) -> int:
+    """How many characters at a text's end (behind `start`) may be the beginning of a literal that is cut there."""
+    for length in range(min(len(literal) - 1, len(text) - start), 0, -1):
+        if text.endswith(literal[:length]):
             return length
     return 0

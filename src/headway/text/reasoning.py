@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from headway.errors import InvalidConfig
+from headway.text.held import num_held
 from headway.text.tokenizer import Tokenizer
 
 STYLE_NAMES = ("qwen3", "deepseek_r1", "none")
@@ -150,10 +151,7 @@ class ReasoningSplitter:
 
 def _without_half_tag(text: str, tag: str) -> str:
     """Text without the beginning of a tag at its end."""
-    for length in range(min(len(tag) - 1, len(text)), 0, -1):
-        if text.endswith(tag[:length]):
-            return text[:-length]
-    return text
+    return text[: len(text) - num_held(text, tag)]
 
 
 def choose_reasoning(template: str, tokenizer: Tokenizer, name: str | None = None) -> ReasoningStyle | None:

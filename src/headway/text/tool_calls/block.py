@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from headway.core.tools import ToolCallDelta
+from headway.text.held import num_held
 from headway.text.tool_calls.base import Parsed
-from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable, num_held
+from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable
 
 
 def make_call_id() -> str:
@@ -228,7 +229,7 @@ class BlockParser:
                 return True
             end = len(source.text)
             if not source.is_ended:
-                end -= max(num_held(source.text, source.at, opening) for opening in self._syntax.openings)
+                end -= max(num_held(source.text, opening, source.at) for opening in self._syntax.openings)
             answer.say(source.take(end))
             source.taken.clear()
             if not (yield from source.more()):

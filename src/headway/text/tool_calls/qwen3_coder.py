@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from headway.errors import InvalidRequest
 from headway.text.grammar import JsonSchema, json_part, lark_text
+from headway.text.held import num_held
 from headway.text.tool_calls.argument_types import arguments_of, required_of, types_of
 from headway.text.tool_calls.base import Tool
 from headway.text.tool_calls.block import Block, Syntax
 from headway.text.tool_calls.dialect import GrammarWriter
 from headway.text.tool_calls.json_pieces import is_json
 from headway.text.tool_calls.python_literal import json_inside, literal_json
-from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable, num_held
+from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
@@ -178,7 +179,7 @@ def _read_up_to(source: Source, end: str, add: Callable[[str], object]) -> Readi
             add(source.take(place))
             source.take(place + len(end))
             return
-        known = len(source.text) - num_held(source.text, source.at, end)
+        known = len(source.text) - num_held(source.text, end, source.at)
         if known > source.at:
             add(source.take(known))
         if not (yield from source.more()):

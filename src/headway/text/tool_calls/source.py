@@ -109,11 +109,3 @@ class Source:
         if not word:
             raise Unreadable(f"{character!r} where a name belongs")
         return "".join(word)
-
-
-def num_held(text: str, start: int, literal: str) -> int:
-    """How many characters at a text's end (behind `start`) may be the beginning of a literal that is cut there."""
-    for length in range(min(len(literal) - 1, len(text) - start), 0, -1):
-        if text.endswith(literal[:length]):
-            return length
-    return 0

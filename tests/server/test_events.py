@@ -150,14 +150,18 @@ class FakeTransport:
     def is_closing(self) -> bool:
         return self.is_closed
 
+    def get_extra_info(self, name: str) -> Any:
+        return None
+
 
 def make_exchange(batch: WriteBatch, **changed: Any) -> tuple[Exchange, FakeTransport]:
     transport: Any = FakeTransport()
     flow = SimpleNamespace(write_paused=changed.pop("write_paused", False), resume_reading=lambda: None)
     scope = {"http_version": changed.pop("http_version", "1.1")}
     fields = {"disconnected": False, "chunked_encoding": True, "response_complete": False, **changed}
-    cycle = SimpleNamespace(transport=BatchedTransport(transport, batch), flow=flow, scope=scope, send=None, **fields)
-    return Exchange(cycle, transport, batch), transport
+    batched = BatchedTransport(transport, batch)
+    cycle = SimpleNamespace(transport=batched, flow=flow, scope=scope, send=None, **fields)
+    return Exchange(cycle, batched.outlet, batch), transport
 
 
 def make_batch() -> WriteBatch:

@@ -45,8 +45,9 @@ class HttpProtocol(HttpToolsProtocol):
     _is_head_too_long = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._own_transport = transport
-        super().connection_made(cast(Any, BatchedTransport(transport, batch_of(self.loop))))
+        batched = BatchedTransport(transport, batch_of(self.loop))
+        self._outlet = batched.outlet
+        super().connection_made(cast(Any, batched))
         self._start_head()
 
     def data_received(self, data: bytes) -> None:
@@ -137,7 +138,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
-        self._exchange = Exchange(cycle, self._own_transport, batch_of(self.loop))
+        self._exchange = Exchange(cycle, self._outlet, batch_of(self.loop))
         cycle.scope["extensions"] |= {WRITE_EXTENSION: self._exchange, WATCH_EXTENSION: self._exchange.watch}
         super()._start_asgi_task(cycle, app)
 

@@ -87,7 +87,7 @@ class EventTemplate:
 
     def fill(self, text: str) -> bytes:
         """make_event(text)."""
-        return b"%b%b%b" % (self._head, _encoder.encode(text), self._tail)
+        return self._head + _encoder.encode(text) + self._tail
 
 
 class SlowReader(Exception):

@@ -163,6 +163,7 @@ def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         timeout_keep_alive=cast(Any, KEEP_ALIVE_S),
         backlog=BACKLOG,

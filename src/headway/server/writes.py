@@ -5,11 +5,49 @@ streams) find it without going to sleep between them, which costs both sides a g
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from starlette.types import Message, Send
+
+_CHUNK_HEADS = tuple(b"%x\r\n" % size for size in range(1024))
+"""Of chunks of so many bytes: a token's are small, and a head made for each would cost as much as the chunk."""
+
+
+class Outlet:
+    """A connection's way out: the socket itself while its transport holds nothing back, which costs less than the
+    transport's own way there; else the transport, which keeps what the socket does not take and tells of a reader who
+    is behind."""
+
+    __slots__ = ("_fd", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        connection = transport.get_extra_info("socket")
+        is_plain = connection is not None and transport.get_extra_info("sslcontext") is None
+        self._fd: int | None = connection.fileno() if is_plain else None
+
+    def write(self, data: bytes) -> None:
+        """After all that was written before; nothing if the connection is closed or being closed."""
+        transport, fd = self._transport, self._fd
+        if transport.is_closing():
+            return
+        if fd is None or transport.get_write_buffer_size():
+            transport.write(data)
+            return
+        try:
+            num_written = os.write(fd, data)
+        except OSError:  # it takes nothing now, or the client is gone: the transport waits, or finds out
+            num_written = 0
+        if num_written < len(data):
+            transport.write(data[num_written:])
+
+    def close(self) -> None:
+        """After all that was written."""
+        if not self._transport.is_closing():
+            self._transport.close()
 
 
 class WriteBatch:
@@ -17,23 +55,21 @@ class WriteBatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._pieces: list[tuple[asyncio.Transport, bytes | None]] = []
+        self._pieces: list[tuple[Outlet, bytes | None]] = []
 
-    def add(self, transport: asyncio.Transport, data: bytes | None) -> None:
+    def add(self, outlet: Outlet, data: bytes | None) -> None:
         """Writes it by the end of this turn; None: closes the connection then."""
         if not self._pieces:
             self.loop.call_soon(self._flush)
-        self._pieces.append((transport, data))
+        self._pieces.append((outlet, data))
 
     def _flush(self) -> None:
         pieces, self._pieces = self._pieces, []
-        for transport, data in pieces:
-            if transport.is_closing():
-                continue
+        for outlet, data in pieces:
             if data is None:
-                transport.close()
+                outlet.close()
             else:
-                transport.write(data)
+                outlet.write(data)
 
 
 class BatchedTransport:
@@ -43,9 +79,12 @@ class BatchedTransport:
         "_add",
         "_is_closing",
         "_transport",
+        "outlet",
     )
 
     def __init__(self, transport: asyncio.Transport, batch: WriteBatch) -> None:
+        self.outlet = Outlet(transport)
+        """Where the batch writes to."""
         self._transport = transport
         self._add = batch.add
         self._is_closing = False
@@ -53,13 +92,13 @@ class BatchedTransport:
     def write(self, data: bytes) -> None:
         """By the end of this turn."""
         if not self._is_closing:
-            self._add(self._transport, data)
+            self._add(self.outlet, data)
 
     def close(self) -> None:
         """After what was written."""
         if not self._is_closing:
             self._is_closing = True
-            self._add(self._transport, None)
+            self._add(self.outlet, None)
 
     def is_closing(self) -> bool:
         """Whether it is closed, or will be at the end of this turn."""
@@ -74,16 +113,16 @@ class Exchange:
 
     Args:
         cycle: uvicorn's RequestResponseCycle, whose send() and receive() these stand for.
-        transport: the connection's own, which the batch writes to.
+        outlet: the connection's.
 
     HTTP/1.0 has no chunks: a body of unknown length ends with the connection there.
     """
 
-    __slots__ = ("_batch", "_can_write", "_cycle", "_has_chunks", "_leave", "_loop", "_transport")
+    __slots__ = ("_batch", "_can_write", "_cycle", "_has_chunks", "_leave", "_loop", "_outlet")
 
-    def __init__(self, cycle: Any, transport: asyncio.Transport, batch: WriteBatch) -> None:
+    def __init__(self, cycle: Any, outlet: Outlet, batch: WriteBatch) -> None:
         self._cycle = cycle
-        self._transport = transport
+        self._outlet = outlet
         self._batch = batch
         self._has_chunks = cycle.scope["http_version"] != "1.0"
         if not self._has_chunks:
@@ -102,7 +141,7 @@ class Exchange:
             if cycle.chunked_encoding is not self._has_chunks or cycle.flow.write_paused or cycle.response_complete:
                 return False
             self._can_write = True
-        self._batch.add(self._transport, b"%x\r\n%b\r\n" % (len(data), data) if self._has_chunks else data)
+        self._batch.add(self._outlet, _chunk(data) if self._has_chunks else data)
         return True
 
     def hold(self) -> None:
@@ -124,6 +163,12 @@ class Exchange:
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
+
+
+def _chunk(data: bytes) -> bytes:
+    """A piece of a chunked body (RFC 9112, 7.1)."""
+    size = len(data)
+    return (_CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size) + data + b"\r\n"
 
 
 def _unframed(cycle: Any, send: Send) -> Send:

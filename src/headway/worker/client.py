@@ -214,7 +214,7 @@ class WorkerClient:
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         """Takes all messages of one read, then wakes each touched stream once."""
         self._progress_at = self._clock.now()
-        touched: dict[int, RequestStream | EmbedStream] = {}
+        touched: dict[str, RequestStream | EmbedStream] = {}
         for message in messages:
             if isinstance(message, wire.Step):
                 self._last_step = message
@@ -240,9 +240,11 @@ class WorkerClient:
             self._ready.exception()
         self.ended.set_result(error)
 
-    def _apply(self, events: Iterable[wire.TokenEvent], touched: dict[int, RequestStream | EmbedStream]) -> None:
+    def _apply(self, events: Iterable[wire.TokenEvent], touched: dict[str, RequestStream | EmbedStream]) -> None:
+        open_requests = self._open
         for event in events:
-            entry = self._open.get(event.request_id)
+            request_id = event.request_id
+            entry = open_requests.get(request_id)
             if entry is None:
                 continue
             stream = entry.stream
@@ -251,11 +253,11 @@ class WorkerClient:
             except Exception as error:
                 # A fault in one request's text must not end the others'; counted in client_internal_errors_total.
                 self._num_internal_errors += 1
-                logger.exception("%s: an event of request %s could not be applied", self.name, event.request_id)
+                logger.exception("%s: an event of request %s could not be applied", self.name, request_id)
                 stream.fail(InternalError(f"the text of the answer could not be made: {type(error).__name__}"))
-            touched[id(stream)] = stream
+            touched[request_id] = stream
             if stream.num_unsettled <= 0:
-                self._settle(event.request_id, entry, has_served=True)
+                self._settle(request_id, entry, has_served=True)
 
     def _take(self, message: wire.Up) -> None:
         match message:

@@ -162,7 +162,7 @@ class RequestStream:
         self._fresh.clear()
         self._queue.clear()
         self._unread_bytes = 0
-        self._hand_over()
+        self.wake()
 
     @property
     def usage(self) -> Usage:
@@ -199,34 +199,49 @@ class RequestStream:
 
     def apply(self, event: wire.TokenEvent) -> None:
         """Takes an event of the worker. wake() must follow, once for all events of a message."""
-        if not 0 <= event.choice < len(self._choices):
-            self.fail(InternalError(f"the worker spoke of choice {event.choice} of {len(self._choices)}"))
+        place, choices, finish_reason = event.choice, self._choices, event.finish_reason
+        if not 0 <= place < len(choices):
+            self.fail(InternalError(f"the worker spoke of choice {place} of {len(choices)}"))
             return
-        if event.finish_reason is not None:
+        if finish_reason is not None:
             self.num_unsettled -= 1
-        if self._num_cached_tokens is None and event.choice == 0:
+        if self._num_cached_tokens is None and place == 0:
             self._num_cached_tokens = event.num_cached_tokens
-        if event.finish_reason == "error":
+        if finish_reason == "error":
             self._apply_error(event)
             return
-        delta = self._choices[event.choice].push(event)
+        delta = choices[place].push(event)
         if delta is None:
             return
         self._fresh.append(delta)
         if delta.finish_reason is not None:
             self._num_live -= 1
-            if event.finish_reason is None:
-                self._send(wire.Abort(request_id=self._wire_id, choice=event.choice, finish_reason="stop"))
+            if finish_reason is None:
+                self._send(wire.Abort(request_id=self._wire_id, choice=place, finish_reason="stop"))
             self._stop_timers_if_ended()
 
     def wake(self) -> None:
-        """Gives the reader what was applied, and holds the request if too much lies unread."""
-        self._hand_over()
-        is_over = self._unread_bytes > self._limits.max_unsent_bytes
-        if is_over and not self.is_held and not self.is_ended:
-            self.is_held = True
-            self._send(wire.Hold(request_id=self._wire_id, is_held=True))
-            self._start_slow_timer()
+        """Gives what was applied to the reader who sleeps with a taker, and wakes any reader who has to act.
+
+        1. A reader with a taker: it takes, and sleeps on unless it wants no more or nothing more will come.
+        2. A reader without a taker: to the queue, and it is woken.
+        3. Nobody sleeps: to the queue.
+        """
+        fresh, waiter, take = self._fresh, self._waiter, self._take
+        self._fresh = []
+        if waiter is None or waiter.done():  # 3.
+            self._enqueue(fresh)
+        elif take is None:  # 2.
+            self._enqueue(fresh)
+            waiter.set_result(True)
+        else:  # 1.
+            try:
+                wants_more = not fresh or take(fresh)
+            except Exception as error:  # the reader's own fault: it hears of it where it sleeps
+                waiter.set_exception(error)
+                return
+            if not wants_more or not self._num_live or self._error is not None or self._is_closed:
+                waiter.set_result(wants_more)
 
     def fail(self, error: HeadwayError, *, abort_reason: str = "error") -> None:
         """Ends the stream with an error, after what lies unread; what still runs is aborted. Ended: nothing."""
@@ -238,7 +253,7 @@ class RequestStream:
             # Whoever waited may be gone: an error that nobody took is no news.
             self.accepted.exception()
         self._abort_rest(abort_reason)
-        self._hand_over()
+        self.wake()
 
     def end(self, stop_reason: str) -> None:
         """Ends every choice that still runs with finish_reason "abort" and the text that it has."""
@@ -252,7 +267,7 @@ class RequestStream:
         self._send(wire.Abort(request_id=self._wire_id, reason=stop_reason))
         self._stop_timers_if_ended()
         self.accept()
-        self._hand_over()
+        self.wake()
 
     def lose_worker(self, error: HeadwayError) -> None:
         """The worker is gone: nothing is owed any more, and an open stream ends with `error`."""
@@ -287,34 +302,17 @@ class RequestStream:
         finally:
             self._take = None
 
-    def _hand_over(self) -> None:
-        """Gives what is fresh to the reader who sleeps with a taker, and wakes any reader who has to act.
-
-        1. Nobody sleeps: it goes to the queue.
-        2. A reader without a taker: to the queue, and it is woken.
-        3. A reader with a taker: it takes, and sleeps on unless it wants no more or nothing more will come.
-        """
-        fresh, waiter, take = self._fresh, self._waiter, self._take
-        self._fresh = []
-        if waiter is None or waiter.done():  # 1.
-            self._enqueue(fresh)
-        elif take is None:  # 2.
-            self._enqueue(fresh)
-            waiter.set_result(True)
-        else:  # 3.
-            try:
-                wants_more = not fresh or take(fresh)
-            except Exception as error:  # the reader's own fault: it hears of it where it sleeps
-                waiter.set_exception(error)
-                return
-            if not wants_more or not self._num_live or self._error is not None or self._is_closed:
-                waiter.set_result(wants_more)
-
     def _enqueue(self, deltas: Sequence[TextDelta]) -> None:
+        """Holds the request if too much lies unread."""
         for delta in deltas:
             weight = _weight(delta)
             self._queue.append((delta, weight))
             self._unread_bytes += weight
+        is_over = self._unread_bytes > self._limits.max_unsent_bytes
+        if is_over and not self.is_held and not self.is_ended:
+            self.is_held = True
+            self._send(wire.Hold(request_id=self._wire_id, is_held=True))
+            self._start_slow_timer()
 
     def _apply_error(self, event: wire.TokenEvent) -> None:
         choice = self._choices[event.choice]

@@ -71,6 +71,8 @@ class EngineConfig:
     """Whether requests join a batch that runs (scheduler/batching)."""
     max_queue_delay_ms: float = 50.0
     """How long a batch waits to be full, where it is not continuous."""
+    force_tokens: bool = True
+    """Tokens that a constraint leaves no choice about are not sampled one by one."""
     warm_prefix: str | None = None
     """A file of prefixes that are computed at the start and kept (engine/warm_prefix)."""
     warm_chat_template: str | None = None
@@ -93,6 +95,10 @@ class TextConfig:
     """A template, or a file that holds one; None: the model's own."""
     generation_config: Literal["auto", "headway"] | str = "auto"
     """auto: sampling defaults from the model's generation_config.json; headway: ours; else a folder that has one."""
+    tool_call_parser: str = "auto"
+    """A dialect of text/tool_calls; auto: the one that the chat template tells."""
+    reasoning_parser: str = "auto"
+    """A style of text/reasoning; auto: the one that the chat template tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

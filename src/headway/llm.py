@@ -39,6 +39,7 @@ from headway.core.embedding import EmbeddingOutput, EmbedRequest, ScoreOutput, S
 from headway.core.output import RequestOutput
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
+from headway.predictors.base import TimedPredictor
 from headway.text.tokenizer import Tokenizer
 from headway.worker.asked import (
     Asked,
@@ -79,6 +80,7 @@ class Flags(TypedDict, total=False):
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
     enable_kv_cache: bool
+    force_tokens: bool
     scheduling_policy: SchedulingPolicy
     scheduling_ageing_s: float
     batching: BatchingMode
@@ -260,9 +262,10 @@ class LLM:
                 self._apply(self._predictor.handle(run.submit), runs)
             self._predictor.close_queue()
             while not all(run.is_ended for run in runs.values()):
-                if not self._predictor.has_work():
-                    raise InternalError("the engine has nothing to do although requests are open")
-                self._apply(self._predictor.step(), runs)
+                if self._predictor.has_work():
+                    self._apply(self._predictor.step(), runs)
+                else:
+                    self._wait()
                 self._end_late(runs)
         finally:
             for run in runs.values():
@@ -270,6 +273,13 @@ class LLM:
                     self._predictor.handle(wire.Abort(request_id=run.submit.request_id))
             while self._predictor.has_work():
                 self._predictor.step()
+
+    def _wait(self) -> None:
+        """Until a grammar may be compiled."""
+        wait_s = self._predictor.wait_s() if isinstance(self._predictor, TimedPredictor) else None
+        if wait_s is None:
+            raise InternalError("the engine has nothing to do although requests are open")
+        time.sleep(wait_s)
 
     def _apply(self, messages: Iterable[wire.Up], runs: Mapping[str, OfflineRun]) -> None:
         for message in messages:

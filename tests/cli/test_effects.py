@@ -20,6 +20,7 @@ EVERYWHERE = {
     *("model", "served_model_name", "cache_dir", "predictor", "executor", "device", "threads", "seed"),
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_memory"),
     *("enable_chunked_prefill", "enable_kv_cache", "scheduling_policy", "batching", "stall_timeout", "load_timeout"),
+    "force_tokens",
     *("chat_template", "generation_config", "host", "port", "api_key", "drain_timeout", "max_queued_requests"),
     *("max_body_size", "allowed_origins", "allowed_hosts", "log_format", "log_level"),
 }
@@ -72,6 +73,11 @@ def test_a_default_that_is_written_out_is_no_mistake() -> None:
     resolve_settings({"model": "demo", "enable_chunked_prefill": False, **written}).to_configs()
 
 
+def test_no_limit_where_there_is_none_is_no_mistake() -> None:
+    resolve_settings({"model": "demo", "enable_chunked_prefill": False, "step_target": "0"}).to_configs()
+    check_encoder_effects(EngineConfig(step_target_s=0.0), Path("bge"))
+
+
 def test_steps_are_captured_on_a_gpu_only() -> None:
     config = EngineConfig(enforce_eager=True)
     check_device_effects(config, on_gpu=True)
@@ -90,6 +96,7 @@ OF_LANGUAGE_MODELS: dict[str, Any] = {
     "enable_prefix_caching": False,
     "enable_chunked_prefill": False,
     "enable_kv_cache": False,
+    "force_tokens": False,
     "scheduling_policy": "fair",
     "scheduling_ageing_s": 60.0,
     "batching": "static",

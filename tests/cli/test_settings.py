@@ -41,6 +41,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "enable_prefix_caching": ("false", False, False),
     "enable_chunked_prefill": ("false", False, False),
     "enable_kv_cache": ("false", False, False),
+    "force_tokens": ("false", False, False),
     "warm_prefix": ("prefixes.jsonl", "prefixes.jsonl", "prefixes.jsonl"),
     "scheduling_policy": ("fair", "fair", "fair"),
     "scheduling_ageing": ("1m", 60, 60.0),

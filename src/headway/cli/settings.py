@@ -136,6 +136,11 @@ class Settings(BaseSettings):
         "engine.enable_kv_cache"
     )
     """Keep the KV of what is computed. Without it every token computes its whole sequence: to compare with."""
+    force_tokens: Annotated[bool, Flag("Engine", "", "engine.force_tokens", "--no-forced-tokens")] = default_of(
+        "engine.force_tokens"
+    )
+    """Take tokens that a schema or grammar leaves no choice about as they are, many in a step. Without it each is
+    sampled: to compare with."""
     warm_prefix: Annotated[Text | None, Flag("Engine", "FILE", "engine.warm_prefix")] = None
     """A file of prompts, one a line (text, or JSON with text, messages or token_ids), that are computed at the start
     and stay in the KV cache."""
@@ -175,6 +180,15 @@ class Settings(BaseSettings):
         "text.generation_config"
     )
     """Sampling defaults. auto: the model's generation_config.json; headway: none; or a folder that has one."""
+    tool_call_parser: Annotated[Text, Flag("Text", "NAME", "text.tool_call_parser")] = default_of(
+        "text.tool_call_parser"
+    )
+    """How the model writes tool calls: hermes, llama3_json, mistral, qwen3_coder, pythonic or plain_json. auto: as its
+    chat template does."""
+    reasoning_parser: Annotated[Text, Flag("Text", "NAME", "text.reasoning_parser")] = default_of(
+        "text.reasoning_parser"
+    )
+    """How the model marks its reasoning: qwen3, deepseek_r1 or none. auto: as its chat template does."""
 
     host: Annotated[Text, Flag("Server", "ADDRESS", "server.host")] = default_of("server.host")
     """Address to listen on. One that others can reach needs --api-key, or --insecure."""

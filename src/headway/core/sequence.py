@@ -68,9 +68,11 @@ class Sequence:
     num_cached_tokens: int = 0
     """Prompt tokens that the prefix cache held when it first started."""
     is_scored: bool = True
-    """Nobody asked for log-probabilities of its prompt's tokens, or all of them are told."""
+    """Nobody waits for log-probabilities of tokens that were not sampled: the prompt's, or forced ones."""
     num_scored_tokens: int = 1
-    """Prompt tokens, from the first, whose log-probability is told; the first has none. Counts while not is_scored."""
+    """Tokens, from the first, whose log-probability is told; the first has none. Counts while not is_scored."""
+    num_to_score: int = 0
+    """... and is to be told."""
     num_served_tokens: int = 0
     """The most that num_computed_tokens ever was, where its tenant is charged for it."""
     has_started: bool = False

@@ -72,12 +72,12 @@ class StepPlan:
         )
 
 
-class PromptScores(NamedTuple):
-    """Log-probabilities of a run of a sequence's prompt tokens."""
+class TokenScores(NamedTuple):
+    """Log-probabilities of a run of a sequence's tokens that were not sampled: all of its prompt, or none."""
 
     sequence: Sequence
     start: int
-    """The first one's position in the prompt."""
+    """The first one's position in the sequence."""
     logprobs: list[wire.TokenLogprobs]
 
 
@@ -90,7 +90,7 @@ class StepResult:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[list[wire.TokenLogprobs] | None] = field(default_factory=list)
     """One entry where the sequence asked for log-probabilities, else None."""
-    scores: list[PromptScores] = field(default_factory=list)
-    """Of those that asked for log-probabilities of their prompts."""
+    scores: list[TokenScores] = field(default_factory=list)
+    """Of those that asked for log-probabilities of tokens that were not sampled."""
     failures: list[tuple[Sequence, HeadwayError]] = field(default_factory=list)
     """Sequences of the plan that failed alone."""

@@ -1,4 +1,5 @@
-"""Arrivals: an accepted request becomes its sequences, one a choice, each with its seed and its end tokens."""
+"""Arrivals: an accepted request becomes its sequences, one a choice, each with its seed, its end tokens, and what its
+output has to match."""
 
 import random
 from collections.abc import Callable
@@ -6,6 +7,10 @@ from collections.abc import Callable
 import headway_wire as wire
 from headway.cache.kv_cache import KVCache
 from headway.core.sequence import Fork, Sequence
+from headway.engine.constrained import ConstrainedOutput
+from headway.engine.constraint import OutputConstraint
+from headway.engine.grammars import CompiledGrammar
+from headway.errors import InvariantBroken
 
 
 class Arrivals:
@@ -15,10 +20,14 @@ class Arrivals:
         seed: of the seeds of requests that have none; None: from the system.
         end_token_ids: the model's own; they end a choice unless it ignores them.
         now: seconds.
+        forces_tokens: tokens that a constraint leaves no choice about are not sampled.
     """
 
-    def __init__(self, *, seed: int | None, end_token_ids: frozenset[int], now: Callable[[], float]) -> None:
+    def __init__(
+        self, *, seed: int | None, end_token_ids: frozenset[int], now: Callable[[], float], forces_tokens: bool = True
+    ) -> None:
         self._end_token_ids = end_token_ids
+        self._forces_tokens = forces_tokens
         self._now = now
         self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
         self._num_arrived = 0
@@ -50,6 +59,7 @@ class Arrivals:
                 tenant=submit.tenant,
                 cache_salt=submit.cache_salt,
                 is_scored=choice > 0 or sampling.prompt_logprobs is None or len(prompt) < 2,
+                num_to_score=len(prompt),
                 fork=fork,
             )
             for choice in range(sampling.n)
@@ -57,3 +67,20 @@ class Arrivals:
         if fork is not None:
             fork.sequences.extend(sequences)
         return sequences
+
+    def constrain(self, sequences: list[Sequence], grammar: CompiledGrammar) -> dict[Sequence, ConstrainedOutput]:
+        """The outputs of a request's sequences, each on its own way through the grammar. Their tokens now have what
+        their outputs begin with. Raises InvalidRequest where the grammar cannot even begin."""
+        outputs = {}
+        for sequence in sequences:
+            sampling = sequence.sampling
+            if sampling.constraint is None:
+                raise InvariantBroken(f"request {sequence.request_id} has a grammar and no constraint")
+            # What the grammar leaves no choice about may still be forbidden by these: then it has to be sampled.
+            forces = self._forces_tokens and sampling.allowed_token_ids is None and not sampling.bad_token_ids
+            constraint = OutputConstraint(sampling.constraint, grammar, forces=forces)
+            output = ConstrainedOutput(constraint, constraint.begin(), tells_logprobs=sampling.logprobs is not None)
+            output.begin(sequence)
+            sequence.token_ids = sequences[0].token_ids  # all begin alike
+            outputs[sequence] = output
+        return outputs

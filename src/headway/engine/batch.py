@@ -19,7 +19,7 @@ Bool = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """Tokens of a step whose logits tell the log-probability of the prompt token behind each."""
+    """Tokens of a step whose logits tell the log-probability of the token behind each, which is not sampled."""
 
     runs: list[tuple[Sequence, int, int]]
     """(whose, the position of the first one that is told, how many), end to end in the arrays."""
@@ -41,7 +41,7 @@ class BatchStep:
     """The others. Their logits only tell whether what they computed may be shared."""
     is_sampled: Bool | None = None  # [num_seqs], whose each row of the logits is; None: all are sampled
     scored: ScoredRows | None = None
-    """Of prompts whose log-probabilities are wanted; they are no rows of the logits yet."""
+    """Of tokens whose log-probabilities are wanted and that are not sampled; they are no rows of the logits yet."""
 
 
 class Batch:
@@ -62,6 +62,10 @@ class Batch:
         """Fills the row of a sequence that starts (again): its tokens; its blocks come as a table change."""
         self._tokens[sequence.row, : len(sequence.token_ids)] = sequence.token_ids
         self._table[sequence.row] = 0
+
+    def rewrite(self, sequence: Sequence, start: int) -> None:
+        """Writes a running sequence's tokens from position `start` on."""
+        self._tokens[sequence.row, start : len(sequence.token_ids)] = sequence.token_ids[start:]
 
     def change_tables(self, changes: list[TableChange]) -> None:
         """Writes new blocks into the rows of their sequences."""
@@ -146,18 +150,20 @@ class Batch:
 
 
 def _find_scored(plan: StepPlan, query_starts: Int32) -> ScoredRows | None:
-    """The log-probability of token i of a prompt is told by the logits of token i - 1."""
+    """The log-probability of token i is told by the logits of token i - 1. Those of a prompt are runs of their own."""
     runs, at, positions = [], [], []
     for index, (sequence, num_new) in enumerate(zip(plan.sequences, plan.num_tokens, strict=True)):
         if sequence.is_scored:
             continue
         computed = sequence.num_computed_tokens
         first = max(computed + 1, sequence.num_scored_tokens)
-        end = min(computed + num_new + 1, sequence.num_prompt_tokens)
-        if first < end:
-            runs.append((sequence, first, end - first))
-            positions.append(np.arange(first, end, dtype=np.int32))
-            at.append(positions[-1] + (query_starts[index] - computed - 1))
+        end = min(computed + num_new + 1, sequence.num_to_score)
+        border = min(max(first, sequence.num_prompt_tokens), end)
+        for begin, stop in ((first, border), (border, end)):
+            if begin < stop:
+                runs.append((sequence, begin, stop - begin))
+                positions.append(np.arange(begin, stop, dtype=np.int32))
+                at.append(positions[-1] + (query_starts[index] - computed - 1))
     if not runs:
         return None
     rows = np.repeat(np.array([sequence.row for sequence, _, _ in runs], np.int32), [count for _, _, count in runs])

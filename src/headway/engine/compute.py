@@ -36,6 +36,10 @@ class TokenSampler(Protocol):
         """A sequence takes a row."""
         ...
 
+    def set_given(self, row: int, num_given: int) -> None:
+        """The row's first so many tokens are not sampled; only called where some behind its prompt are not."""
+        ...
+
     def sample(self, logits: Float32, rows: Int32, num_tokens: Int32) -> Sampled:
         """One token a row."""
         ...

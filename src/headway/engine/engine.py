@@ -1,7 +1,8 @@
-"""Engine: one loaded LLM. Messages in, one Step of events a step out; it calls nobody back and starts no thread.
+"""Engine: one loaded LLM. Messages in, one Step of events a step out; it calls nobody back.
 
 The life of a request:
- 1. submit() checks it (admission.py). What cannot run is Refused, and nothing of it remains.
+ 1. submit() checks it (admission.py). What cannot run is Refused, and nothing of it remains. Where its output has to
+    match a grammar that is not compiled yet, it waits (waiting_room.py) and is answered later: see take_answers().
  2. Accepted: it becomes n sequences, each with its seed key and its end tokens, and waits. Where they share a prompt
     worth sharing, the first computes it and the others start from the prefix tree.
  3. step() asks the scheduler for a plan: running sequences get their tokens, waiting ones take a row and blocks.
@@ -9,7 +10,7 @@ The life of a request:
  5. The scheduler counts the tokens as computed and shares the blocks that became whole. Log-probabilities of prompts
     leave as they are made, chunk by chunk: see take_prompt_logprobs().
  6. Each sampled token is appended and becomes an event, and the choice ends if it is an end token (stop) or the last
-    that fits (length). Go to 3 until it ends.
+    that fits (length), or its constraint says so (constrained.py). Go to 3 until it ends.
  7. A preempted sequence waits again in its old place and computes its tokens anew; its reader sees nothing of it.
     Too often, and it ends with PreemptionLimit.
  8. abort() ends it wherever it is; hold() keeps it from being scheduled while its reader is slow.
@@ -28,24 +29,31 @@ from headway.cache.kv_cache import KVCache
 from headway.config import EngineConfig
 from headway.core.output import FinishReason
 from headway.core.sequence import Sequence, SequenceStatus
-from headway.core.step import PromptScores, StepPlan, StepResult
+from headway.core.step import StepPlan, StepResult, TokenScores
 from headway.engine.admission import ModelLimits, check_submit
 from headway.engine.arrivals import Arrivals
 from headway.engine.compute import TokenSampler
+from headway.engine.constrained import ConstrainedOutput
+from headway.engine.constraint import is_constraining
 from headway.engine.endings import ending_of_token, make_preemption_limit
-from headway.engine.gauges import COUNTERS, read_gauges
+from headway.engine.gauges import COUNTERS, read_gauges, read_grammars
+from headway.engine.grammars import CompiledGrammar, Grammars
+from headway.engine.masks import MaskFiller
 from headway.engine.meter import EngineMeter
 from headway.engine.profile import RecordedRunner
 from headway.engine.runner import Runner, to_event_error
+from headway.engine.sampler import Sampler
 from headway.engine.scheduling import make_scheduler, max_step_tokens
 from headway.engine.shared_executor import SharedExecutor
 from headway.engine.step_time import StepTime
+from headway.engine.waiting_room import POLL_S, Guest, WaitingRoom
 from headway.errors import (
     HeadwayError,
     InvalidRequest,
     InvariantBroken,
     NonFiniteLogits,
     OutOfMemory,
+    UnsupportedFeature,
     WorkerDied,
     from_wire,
 )
@@ -59,6 +67,7 @@ class Engine:
     Args:
         sampler: its token matrix has a row for each of config.max_num_seqs, at least max_model_len wide.
         end_token_ids: the model's own; they end a choice unless it ignores them.
+        grammars: compiles those of constraints; None: constrained requests are refused.
         now: seconds, for the pace, ageing, and batches that wait.
     """
 
@@ -71,6 +80,7 @@ class Engine:
         config: EngineConfig,
         max_model_len: int,
         end_token_ids: frozenset[int],
+        grammars: Grammars | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.limits = ModelLimits(
@@ -83,30 +93,70 @@ class Engine:
         """How long steps take; whoever loads the engine tells of the first one."""
         self._shared = executor if isinstance(executor, SharedExecutor) else None
         """Where other processes compute parts of the model."""
-        self._runner = RecordedRunner(Runner(executor, sampler, block_size=kv_cache.block_size), executor)
+        # Of open sequences that are constrained.
+        self._outputs: dict[Sequence, ConstrainedOutput] = {}
+        masks = MaskFiller(sampler, self._outputs, end_token_ids) if isinstance(sampler, Sampler) else None
+        self._bare_runner = Runner(executor, sampler, block_size=kv_cache.block_size, masks=masks)
+        self._runner = RecordedRunner(self._bare_runner, executor)
+        self._grammars = grammars if masks is not None else None
+        self._waiting_room = WaitingRoom(now)
+        self._is_queue_closed = False
         self._kv_cache = kv_cache
         self._pace = Pace(config.step_target_s)
         self._scheduler = make_scheduler(config, kv_cache, self._pace, now)
         self._now = now
-        self._arrivals = Arrivals(seed=config.seed, end_token_ids=end_token_ids, now=now)
+        self._arrivals = Arrivals(
+            seed=config.seed, end_token_ids=end_token_ids, now=now, forces_tokens=config.force_tokens
+        )
         # Open requests: the sequences of each that have no terminal event yet.
         self._requests: dict[str, list[Sequence]] = {}
         # Made between steps, sent with the next one.
         self._events: list[wire.TokenEvent] = []
+        self._answers: list[wire.Accepted | wire.Refused] = []
         self._prompt_logprobs: list[wire.PromptLogprobs] = []
         self._counts: Counter[str] = Counter()
         self._meter = EngineMeter(now)
 
-    def submit(self, submit: wire.Submit) -> wire.Accepted | wire.Refused:
-        """Takes a request, or says why not. Raises nothing for what a caller can do."""
+    def submit(self, submit: wire.Submit) -> wire.Accepted | wire.Refused | None:
+        """Takes a request, or says why not. None: that is told later, by take_answers(). Raises nothing for what a
+        caller can do."""
         try:
-            if submit.request_id in self._requests:
+            if submit.request_id in self._requests or submit.request_id in self._waiting_room:
                 raise InvalidRequest(f"request id {submit.request_id!r} is in use by an open request: choose another")
             max_total_tokens = check_submit(submit, self.limits)
+            grammar = self._ask_grammar(submit.sampling.constraint)
+            if grammar is not None and not grammar.is_done:
+                self._waiting_room.add(Guest(submit, max_total_tokens, grammar))
+                return None
+            return self._accept(submit, max_total_tokens, grammar)
         except HeadwayError as error:
-            self._counts["refused_total"] += 1
-            return wire.Refused(request_id=submit.request_id, error=error.to_wire())
+            return self._refuse(submit.request_id, error)
+
+    def take_answers(self) -> list[wire.Accepted | wire.Refused]:
+        """To requests that waited for their grammars, since the last call; to be told before the Step with which they
+        come."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _ask_grammar(self, constraint: wire.Constraint | None) -> CompiledGrammar | None:
+        """What a request waits for; None: nothing. Raises UnsupportedFeature."""
+        if constraint is None or not is_constraining(constraint):
+            return None
+        if self._grammars is None:
+            raise UnsupportedFeature("this model is run without a vocabulary: its answers cannot be constrained")
+        return self._grammars.ask(constraint.grammar)
+
+    def _refuse(self, request_id: str, error: HeadwayError) -> wire.Refused:
+        self._counts["refused_total"] += 1
+        return wire.Refused(request_id=request_id, error=error.to_wire())
+
+    def _accept(self, submit: wire.Submit, max_total_tokens: int, grammar: CompiledGrammar | None) -> wire.Accepted:
+        """Raises HeadwayError where the grammar failed."""
+        if grammar is not None and grammar.error is not None:
+            raise grammar.error
         sequences = self._arrivals.make_sequences(submit, max_total_tokens, self._kv_cache)
+        if grammar is not None:
+            self._outputs |= self._arrivals.constrain(sequences, grammar)
         self._requests[submit.request_id] = sequences
         for sequence in sequences:
             self._scheduler.add(sequence)
@@ -115,12 +165,31 @@ class Engine:
         self._counts["prompt_tokens_total"] += len(submit.prompt_token_ids)
         return wire.Accepted(request_id=submit.request_id)
 
+    def _admit(self) -> None:
+        """Who waited for a grammar that is there now, or will not be in time."""
+        for guest, error in self._waiting_room.take():
+            request_id = guest.submit.request_id
+            try:
+                if error is not None:
+                    raise error
+                self._answers.append(self._accept(guest.submit, guest.max_total_tokens, guest.grammar))
+            except HeadwayError as refusal:
+                self._answers.append(self._refuse(request_id, refusal))
+        if self._is_queue_closed and not self._waiting_room:
+            self._scheduler.close()
+
     def close_queue(self) -> None:
         """Tells that nothing will be submitted before what waits has started: a batch need not wait to be full."""
-        self._scheduler.close()
+        self._is_queue_closed = True
+        if not self._waiting_room:
+            self._scheduler.close()
 
     def abort(self, abort: wire.Abort) -> None:
-        """Ends a request or one choice of it now; the terminal events come with the next step. Else ignored."""
+        """Ends a request or one choice of it now; the terminal events come with the next step. One that waits for its
+        grammar is refused, see take_answers(). Else ignored."""
+        if self._waiting_room.remove(abort.request_id):
+            why = f"the request was ended while its grammar was compiled: {abort.reason or abort.finish_reason}"
+            self._answers.append(self._refuse(abort.request_id, InvalidRequest(why)))
         reason: FinishReason = "stop" if abort.finish_reason == "stop" else "abort"
         for sequence in tuple(self._requests.get(abort.request_id, ())):
             if abort.choice is None or abort.choice == sequence.choice:
@@ -128,7 +197,7 @@ class Engine:
 
     def abort_all(self, reason: str) -> None:
         """Ends every open request."""
-        for request_id in tuple(self._requests):
+        for request_id in (*self._requests, *self._waiting_room):
             self.abort(wire.Abort(request_id=request_id, reason=reason))
 
     def hold(self, hold: wire.Hold) -> None:
@@ -143,20 +212,28 @@ class Engine:
         """
         if self._shared is not None:
             self._shared.check()
-        return bool(self._events) or self._scheduler.has_work()
+        if self._events or self._answers or (self._waiting_room and self._waiting_room.has_news()):
+            return True
+        return self._scheduler.has_work()
 
     def wait_s(self) -> float | None:
         """Seconds after which has_work() may be True without a message; None: only a message changes it."""
-        wait_s = 0.0 if self._events else self._scheduler.wait_s()
-        if self._shared is not None:
-            return WATCH_INTERVAL_S if wait_s is None else min(wait_s, WATCH_INTERVAL_S)
-        return wait_s
+        if self._events or self._answers:
+            return 0.0
+        waits = [
+            self._scheduler.wait_s(),
+            WATCH_INTERVAL_S if self._shared is not None else None,
+            POLL_S if self._waiting_room else None,
+        ]
+        return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def step(self) -> wire.Step:
         """One step. Raises only what this engine cannot live on with (InvariantBroken, WorkerDied)."""
+        if self._waiting_room:
+            self._admit()
         plan = self._scheduler.schedule()
         for sequence in plan.started:
-            if not sequence.num_output_tokens:
+            if not sequence.num_preemptions:
                 sequence.token_ids = list(sequence.token_ids)  # until now that of all choices: many may wait for long
         if plan.started:
             self._meter.start(plan.started)
@@ -208,7 +285,8 @@ class Engine:
         """Gauges, and counters (`*_total`) since the start."""
         gauges = read_gauges(len(self._requests), self._scheduler, self._kv_cache)
         counters = {name: self._counts[name] for name in COUNTERS}
-        numbers = gauges | counters | self._meter.values() | self.step_time.values()
+        grammars = read_grammars(self._grammars, len(self._waiting_room))
+        numbers = gauges | counters | grammars | self._meter.values() | self.step_time.values()
         return wire.Stats(values={name: float(value) for name, value in numbers.items()})
 
     def profile(self, num_steps: int) -> None:
@@ -220,7 +298,10 @@ class Engine:
         return self._runner.take()
 
     def close(self) -> None:
-        """Ends the other processes that compute the model, if there are any."""
+        """Ends the side threads, and the other processes that compute the model, if there are any."""
+        self._bare_runner.close()
+        if self._grammars is not None:
+            self._grammars.close()
         if self._shared is not None:
             self._shared.close()
 
@@ -258,16 +339,14 @@ class Engine:
             num_tokens = plan.total_tokens
             seconds = self._now() - started_at
             self._pace.note(plan.num_streams, num_tokens - plan.num_streams, seconds)
-            self.step_time.note(num_tokens, seconds)
+            self.step_time.note_plan(plan, seconds)
             return self._apply(plan, result), num_tokens
         self._counts["failed_steps_total"] += 1
         return [self._end(sequence, "error", error=error) for sequence in plan.sequences if _is_open(sequence)], 0
 
     def _apply(self, plan: StepPlan, result: StepResult) -> list[wire.TokenEvent]:
         """The failures first: what they computed must not be shared. Then tokens become events."""
-        events = [
-            self._end(sequence, "error", error=error) for sequence, error in result.failures if _is_open(sequence)
-        ]
+        events = [self._fail(*failure) for failure in result.failures if _is_open(failure[0])]
         self._scheduler.complete(plan)
         for scores in result.scores:
             self._tell_scores(scores)
@@ -276,6 +355,9 @@ class Engine:
         for sequence, token_id, logprobs in zip(result.sequences, result.token_ids, result.logprobs, strict=True):
             if not _is_open(sequence):
                 continue  # padding
+            if sequence in self._outputs:
+                events += self._grow(sequence, token_id, logprobs)
+                continue
             token_ids = sequence.token_ids
             if len(token_ids) >= sequence.max_total_tokens:  # only the prompt was wanted
                 events.append(self._end(sequence, "length"))
@@ -297,13 +379,62 @@ class Engine:
         self._counts["padding_tokens_total"] += len(plan.padding)
         return events
 
-    def _tell_scores(self, scores: PromptScores) -> None:
+    def _grow(
+        self, sequence: Sequence, token_id: int, logprobs: list[wire.TokenLogprobs] | None
+    ) -> list[wire.TokenEvent]:
+        """What a constrained sequence's sampled token makes of it."""
+        output = self._outputs[sequence]
+        try:
+            growth = output.grow(sequence, token_id, logprobs)
+        except HeadwayError as error:
+            return [self._fail(sequence, error)]
+        self._counts["sampled_tokens_total"] -= not growth.is_used
+        self._counts["forced_tokens_total"] += growth.num_forced
+        ending = growth.ending
+        if ending is not None:
+            end = self._end(
+                sequence,
+                ending.reason,
+                token_ids=growth.token_ids,
+                logprobs=growth.logprobs,
+                stop_reason=ending.stop_token,
+                num_forced_tokens=growth.num_forced,
+            )
+            return [end]
+        if growth.rewritten is not None:
+            self._bare_runner.rewrite(sequence, growth.rewritten)
+        if not growth.token_ids:
+            return []
+        event = wire.TokenEvent(
+            sequence.request_id,
+            sequence.choice,
+            growth.token_ids,
+            growth.logprobs,
+            num_cached_tokens=sequence.num_cached_tokens,
+            num_forced_tokens=growth.num_forced,
+        )
+        return [event]
+
+    def _fail(self, sequence: Sequence, error: HeadwayError) -> wire.TokenEvent:
+        """Ends a sequence that failed alone. One whose grammar is complete, so that no token was left to it, stops."""
+        output = self._outputs.get(sequence)
+        if output is not None and output.is_at_end and isinstance(error, NonFiniteLogits):
+            return self._end(sequence, "stop")
+        if output is not None and self._grammars is not None and isinstance(error, InvalidRequest):
+            self._grammars.forget(output.constraint.compiled)
+        return self._end(sequence, "error", error=error)
+
+    def _tell_scores(self, scores: TokenScores) -> None:
         sequence, start, logprobs = scores
-        if _is_open(sequence):
+        if not _is_open(sequence):
+            return
+        if start < sequence.num_prompt_tokens:
             told = wire.PromptLogprobs(request_id=sequence.request_id, start=start, logprobs=logprobs)
             self._prompt_logprobs.append(told)
-            sequence.num_scored_tokens = start + len(logprobs)
-            sequence.is_scored = sequence.num_scored_tokens >= sequence.num_prompt_tokens
+        else:
+            self._outputs[sequence].score(logprobs)
+        sequence.num_scored_tokens = start + len(logprobs)
+        sequence.is_scored = sequence.num_scored_tokens >= sequence.num_to_score
 
     def _end(
         self,
@@ -314,6 +445,7 @@ class Engine:
         logprobs: list[wire.TokenLogprobs] | None = None,
         stop_reason: int | str | None = None,
         error: HeadwayError | None = None,
+        num_forced_tokens: int = 0,
     ) -> wire.TokenEvent:
         """Takes an open sequence out of everything; returns its terminal event."""
         if sequence.status is not SequenceStatus.FINISHED:
@@ -328,6 +460,7 @@ class Engine:
             del self._requests[sequence.request_id]
         self._counts[f"finished_{finish_reason}_total"] += 1
         self._meter.end(sequence)
+        self._outputs.pop(sequence, None)
         return wire.TokenEvent(
             sequence.request_id,
             sequence.choice,
@@ -337,6 +470,7 @@ class Engine:
             stop_reason,
             sequence.num_cached_tokens,
             None if error is None else error.to_wire(),
+            num_forced_tokens,
         )
 
 

@@ -1,6 +1,7 @@
 """An engine's own numbers for Stats: what is open, what the KV cache holds, and the names of its counters."""
 
 from headway.cache.kv_cache import KVCache
+from headway.engine.grammars import Grammars
 from headway.scheduler.scheduler import Scheduler
 
 COUNTERS = (
@@ -11,6 +12,7 @@ COUNTERS = (
     "prompt_tokens_total",
     "computed_tokens_total",
     "sampled_tokens_total",
+    "forced_tokens_total",
     "padding_tokens_total",
     "finished_stop_total",
     "finished_length_total",
@@ -36,4 +38,15 @@ def read_gauges(num_requests: int, scheduler: Scheduler, cache: KVCache) -> dict
         "preemptions_total": scheduler.num_preemptions,
         "prefix_cache_queries_total": cache.num_prefix_queries,
         "prefix_cache_hits_total": cache.num_prefix_hits,
+    }
+
+
+def read_grammars(grammars: Grammars | None, num_waiting: int) -> dict[str, float]:
+    """What compiling grammars took so far, and who waits for it."""
+    return {
+        "num_waiting_for_grammars": num_waiting,
+        "grammars_total": 0 if grammars is None else grammars.num_asked,
+        "grammar_hits_total": 0 if grammars is None else grammars.num_hits,
+        "grammar_failures_total": 0 if grammars is None else grammars.num_refused,
+        "grammar_compile_seconds_total": 0.0 if grammars is None else grammars.compile_s,
     }

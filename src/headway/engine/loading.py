@@ -7,6 +7,7 @@ The phases that are reported, in order:
         prefixes that are to be kept
 """
 
+import functools
 import logging
 import math
 import time
@@ -21,6 +22,7 @@ from headway.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from headway.config import EngineConfig
 from headway.engine.effects import check_device_effects, check_effects
 from headway.engine.engine import Engine
+from headway.engine.grammars import Grammars
 from headway.engine.load_weights import (
     FileWeights,
     LoadProgress,
@@ -35,6 +37,7 @@ from headway.engine.rank_messages import RankLoad
 from headway.engine.sampler import Sampler
 from headway.engine.scheduling import make_scheduler_limits
 from headway.engine.shared_executor import start_shared
+from headway.engine.step_time import position_cost
 from headway.engine.warm_prefix import pin_warm_prefixes
 from headway.errors import InvalidConfig, InvariantBroken, UnsupportedModel
 from headway.executor.base import Executor, SamplingExecutor, StepArrays
@@ -46,6 +49,7 @@ from headway.observe.machine import usable_cores
 from headway.planner.memory import MemoryPlan, plan_memory
 from headway.scheduler.batching import make_batching
 from headway.scheduler.policy import make_policy
+from headway.text.tokenizer import make_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +90,7 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     num_warm = _warm_up(executor, plan)
     warm_s = time.perf_counter() - started_at
     engine = _make_engine(executor, checkpoint, config, plan)
+    engine.step_time.position_cost = position_cost(program)
     engine.step_time.note(num_warm, warm_s)
     num_pinned = pin_warm_prefixes(engine, config, checkpoint.text)
     return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s, num_pinned)
@@ -176,6 +181,7 @@ def _make_engine(executor: Executor, checkpoint: Checkpoint, config: EngineConfi
         config=config,
         max_model_len=plan.max_model_len,
         end_token_ids=checkpoint.text.end_token_ids,
+        grammars=Grammars(functools.partial(make_tokenizer, checkpoint.text)),
     )
 
 

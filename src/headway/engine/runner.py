@@ -9,9 +9,11 @@ import logging
 
 import headway_wire as wire
 from headway.core.sequence import Sequence
-from headway.core.step import PromptScores, StepPlan, StepResult
+from headway.core.step import StepPlan, StepResult, TokenScores
 from headway.engine.batch import Batch, BatchStep, ScoredRows
 from headway.engine.compute import Computed, TokenSampler, make_computer
+from headway.engine.constraint import is_constraining
+from headway.engine.masks import MaskFiller
 from headway.errors import HeadwayError, InternalError, NonFiniteLogits
 from headway.executor.base import Executor, Sampled
 
@@ -19,11 +21,18 @@ logger = logging.getLogger(__name__)
 
 
 class Runner:
-    """Binds executor, sampler and the persistent arrays. Not thread-safe."""
+    """Binds executor, sampler and the persistent arrays. Not thread-safe.
 
-    def __init__(self, executor: Executor, sampler: TokenSampler, *, block_size: int) -> None:
+    Args:
+        masks: of constrained sequences; None: there are none.
+    """
+
+    def __init__(
+        self, executor: Executor, sampler: TokenSampler, *, block_size: int, masks: MaskFiller | None = None
+    ) -> None:
         self._computer = make_computer(executor, sampler)
         self._sampler = sampler
+        self._masks = masks
         self._batch = Batch(sampler.token_ids, block_size=block_size)
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -36,7 +45,7 @@ class Runner:
         if not plan.sequences:
             return result
         step = self._batch.make_step(plan)
-        computed = self._computer.compute(step)
+        computed, unmasked = self._compute(step)
         self._fail_behind(step, computed, result)
         if step.scored is not None and computed.scored is not None:
             self._collect_scores(step.scored, computed.scored, result)
@@ -45,7 +54,35 @@ class Runner:
             self._collect(step.sampled, computed.sampled, result)
         for index, alone in computed.alone.items():
             self._collect_alone(step, index, alone, result)
+        if unmasked:
+            _fail_unmasked(unmasked, result)
         return result
+
+    def rewrite(self, sequence: Sequence, start: int) -> None:
+        """A running sequence's tokens from position `start` on are others than those that were sampled, or more."""
+        self._batch.rewrite(sequence, start)
+        self._tell_given(sequence)
+
+    def close(self) -> None:
+        """Ends the side thread."""
+        if self._masks is not None:
+            self._masks.close()
+
+    def _compute(self, step: BatchStep) -> tuple[Computed, dict[Sequence, HeadwayError]]:
+        """The step, with the masks of those that are sampled; and whose mask could not be made."""
+        if self._masks is None:
+            return self._computer.compute(step), {}
+        self._masks.start(step.sampled)
+        try:
+            computed = self._computer.compute(step)
+        finally:
+            unmasked = self._masks.finish()
+        return computed, unmasked
+
+    def _tell_given(self, sequence: Sequence) -> None:
+        """Log-probabilities of tokens behind the prompt that were not sampled are asked for."""
+        if not sequence.is_scored and sequence.num_to_score > sequence.num_prompt_tokens:
+            self._sampler.set_given(sequence.row, sequence.num_to_score)
 
     def _start_rows(self, plan: StepPlan, result: StepResult) -> StepPlan:
         """Fills the rows of new sequences; returns the plan without those that could not be."""
@@ -61,6 +98,9 @@ class Runner:
                     end_token_ids=sequence.end_token_ids,
                     num_prompt_tokens=sequence.num_prompt_tokens,
                 )
+                self._tell_given(sequence)
+                if self._masks is not None:
+                    self._masks.start_row(sequence.row)
             except Exception as error:  # one request's sampling must not end the others
                 failed.add(sequence)
                 result.failures.append((sequence, to_event_error(error, "setting up the sampling of this request")))
@@ -74,20 +114,22 @@ class Runner:
                     result.failures.append((sequence, _make_non_finite(sequence)))
 
     def _collect_scores(self, rows: ScoredRows, scored: Sampled, result: StepResult) -> None:
-        """Adds log-probabilities of prompts to the result; who has one that is not finite fails."""
+        """Adds log-probabilities of tokens that were not sampled; who has one that is not finite fails."""
         begin = 0
         for sequence, start, count in rows.runs:
             part, begin = scored.part(slice(begin, begin + count)), begin + count
             if not bool(part.is_finite.all()):
                 result.failures.append((sequence, _make_non_finite(sequence)))
                 continue
-            num_top = sequence.sampling.prompt_logprobs or 0
+            sampling = sequence.sampling
+            wanted = sampling.prompt_logprobs if start < sequence.num_prompt_tokens else sampling.logprobs
+            num_top = wanted or 0
             columns = (
                 part.logprobs.tolist(),
                 part.top_ids[:, :num_top].tolist(),
                 part.top_logprobs[:, :num_top].tolist(),
             )
-            result.scores.append(PromptScores(sequence, start, list(map(wire.TokenLogprobs, *columns))))
+            result.scores.append(TokenScores(sequence, start, list(map(wire.TokenLogprobs, *columns))))
 
     def _collect_alone(self, step: BatchStep, index: int, alone: Sampled | Exception, result: StepResult) -> None:
         part = slice(index, index + 1)
@@ -126,12 +168,32 @@ def to_event_error(error: BaseException, doing: str) -> HeadwayError:
     return InternalError(f"{doing} failed; the log of the server has the cause")
 
 
+def _fail_unmasked(unmasked: dict[Sequence, HeadwayError], result: StepResult) -> None:
+    """What was sampled of those means nothing."""
+    kept = [index for index, sequence in enumerate(result.sequences) if sequence not in unmasked]
+    result.sequences = [result.sequences[index] for index in kept]
+    result.token_ids = [result.token_ids[index] for index in kept]
+    result.logprobs = [result.logprobs[index] for index in kept]
+    result.failures = [each for each in result.failures if each[0] not in unmasked]
+    result.failures += unmasked.items()
+
+
 def _make_non_finite(sequence: Sequence) -> NonFiniteLogits:
     sampling = sequence.sampling
-    if sampling.allowed_token_ids is not None or sampling.bad_token_ids:
+    fields = [
+        name
+        for name, is_set in (
+            ("structured_outputs or tools", is_constraining(sampling.constraint)),
+            ("allowed_token_ids", sampling.allowed_token_ids is not None),
+            ("bad_words", bool(sampling.bad_token_ids)),
+            ("min_tokens", sampling.min_tokens > 0),
+        )
+        if is_set
+    ]
+    if fields and fields != ["min_tokens"]:
         return NonFiniteLogits(
-            f"no token could be chosen behind the first {len(sequence.token_ids)}: allowed_token_ids, bad_words and "
-            "min_tokens together leave none, or the model computed NaN or infinity"
+            f"no token could be chosen behind the first {len(sequence.token_ids)}: {', '.join(fields)} together leave "
+            "none, or the model computed NaN or infinity"
         )
     return NonFiniteLogits(
         f"the model computed NaN or infinity within the first {len(sequence.token_ids)} tokens of this request; "

@@ -25,12 +25,15 @@ class HeadwayPredictor(EnginePredictor[Engine]):
         return wire.Ready(info=info)
 
     def handle(self, message: wire.Submit | wire.Abort | wire.Hold | wire.Infer) -> Iterable[wire.Up]:
-        """Answers a Submit at once; the terminal events of an Abort come with the next step."""
+        """Answers a Submit at once, or, where its grammar is compiled first, with a later step; the terminal events of
+        an Abort come with the next step."""
         match message:
             case wire.Submit():
-                return [self._loaded.submit(message)]
+                answer = self._loaded.submit(message)
+                return [] if answer is None else [answer]
             case wire.Abort():
                 self._loaded.abort(message)
+                return self._loaded.take_answers()
             case wire.Hold():
                 self._loaded.hold(message)
             case wire.Infer():
@@ -53,9 +56,9 @@ class HeadwayPredictor(EnginePredictor[Engine]):
         self._loaded.close_queue()
 
     def step(self) -> Iterable[wire.Up]:
-        """One step of the engine; what it tells of prompts comes before the tokens behind them."""
+        """One step of the engine; answers, and what it tells of prompts, come before the tokens behind them."""
         step = self._loaded.step()
-        return [*self._loaded.take_prompt_logprobs(), step]
+        return [*self._loaded.take_answers(), *self._loaded.take_prompt_logprobs(), step]
 
     def profile(self, num_steps: int) -> None:
         """See predictors.base.ProfiledPredictor."""

@@ -31,7 +31,7 @@ class Padding:
     def add(self, sequence: Sequence) -> None:
         """From now on it computes the last token that it had computed again and again: that costs what going on would,
         and takes no block."""
-        sequence.token_ids.pop()
+        del sequence.token_ids[sequence.num_computed_tokens :]  # its last, and those that followed without a choice
         sequence.num_computed_tokens -= 1
         self._sequences.append(sequence)
 

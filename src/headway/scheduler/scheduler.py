@@ -4,7 +4,8 @@ There is no prefill and no decode: a sequence has tokens that are not computed y
 having none; then the engine samples its next one. A prompt, a chunk of one, a prefix hit, a new output token and the
 return of a preempted sequence are all that same case. A step is filled in this order:
 
-1. Streams: running sequences that are one token behind get it. A long prompt can not starve them.
+1. Streams: running sequences that are one token behind get it. A long prompt can not starve them. Behind them come
+   those that gained a few tokens at once, which were forced.
 2. Catching up: running sequences that are further behind, first come first, with what is left of the tokens of a step,
    or with what the pace allows beside streams.
    Without chunked prefill a sequence catches up whole or not at all; the first to do so in a step may go over the
@@ -53,6 +54,10 @@ class SchedulerLimits:
                 "each running sequence gets a token a step, so raise the first or lower the second",
                 param="max_num_batched_tokens",
             )
+
+
+MAX_GAINED_TOKENS = 32
+"""So many tokens behind its prompt a sequence may compute in a step before others catch up."""
 
 
 class Scheduler:
@@ -106,7 +111,10 @@ class Scheduler:
         plan = StepPlan()
         behind, has_blocks = self._plan_streams(plan)
         plan.num_streams = len(plan.sequences)
-        budget = self._make_budget(plan.num_streams + len(self._padding))
+        if behind and self.limits.enable_chunked_prefill:
+            behind, found = self._plan_gained(plan, behind)
+            has_blocks &= found
+        budget = self._make_budget(len(plan.sequences) + len(self._padding), plan.total_tokens + len(self._padding))
         if behind:
             has_blocks &= self._plan_catching_up(plan, behind, budget)
         if self.waiting.items and has_blocks and not plan.preempted:
@@ -167,8 +175,9 @@ class Scheduler:
                 raise InvariantBroken(f"request {sequence.request_id} waits and has a row or computed tokens")
         self._kv_cache.check()
 
-    def _make_budget(self, num_streams: int) -> StepBudget:
-        num_left = self.limits.max_num_batched_tokens - num_streams
+    def _make_budget(self, num_streams: int, num_tokens: int) -> StepBudget:
+        """Of a step that has so many streams, which compute so many tokens."""
+        num_left = self.limits.max_num_batched_tokens - num_tokens
         num_rows = self.limits.max_num_seqs - num_streams
         if not self.limits.enable_chunked_prefill:
             return StepBudget(num_left, num_rows, is_chunked=False)
@@ -189,6 +198,23 @@ class Scheduler:
             else:
                 has_blocks = False
         return behind, has_blocks
+
+    def _plan_gained(self, plan: StepPlan, behind: list[Sequence]) -> tuple[list[Sequence], bool]:
+        """The second half of case 1. Returns the others of `behind`, and whether each of these found its blocks."""
+        gained = [sequence for sequence in behind if _has_gained(sequence)]
+        others = [sequence for sequence in behind if not _has_gained(sequence)]
+        num_left = self.limits.max_num_batched_tokens - len(plan.sequences) - len(gained)
+        has_blocks = True
+        for sequence in gained:
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue
+            num_tokens = min(sequence.num_missing_tokens, 1 + max(0, num_left))
+            if self._make_room(sequence, sequence.num_computed_tokens + num_tokens, plan):
+                plan.add(sequence, num_tokens)
+                num_left -= num_tokens - 1
+            else:
+                has_blocks = False
+        return others, has_blocks
 
     def _plan_catching_up(self, plan: StepPlan, behind: list[Sequence], budget: StepBudget) -> bool:
         """Case 2. False if one of them found no block."""
@@ -304,7 +330,7 @@ class Scheduler:
 
     def _is_padding(self, sequence: Sequence) -> bool:
         """Whether one that has ended is computed on. Where nothing is cached it is not."""
-        return self._batching.pads_finished and self._batching.is_underway() and sequence.num_missing_tokens == 1
+        return self._batching.pads_finished and self._batching.is_underway() and _has_output(sequence)
 
     def _stop_padding(self, sequence: Sequence) -> None:
         self._padding.remove(sequence)
@@ -318,6 +344,18 @@ class Scheduler:
         self._kv_cache.free(sequence)
         self._free_rows.append(sequence.row)
         sequence.row = -1
+
+
+def _has_gained(sequence: Sequence) -> bool:
+    """Whether all that it lacks is a few tokens behind its prompt. Not where their log-probabilities are told: then
+    each takes a row of the step, as a prompt's do."""
+    is_behind_prompt = sequence.num_computed_tokens >= sequence.num_prompt_tokens
+    return is_behind_prompt and sequence.is_scored and sequence.num_missing_tokens <= MAX_GAINED_TOKENS
+
+
+def _has_output(sequence: Sequence) -> bool:
+    """Whether it has tokens behind those that are computed, and all of its prompt is."""
+    return sequence.num_missing_tokens > 0 and sequence.num_computed_tokens >= sequence.num_prompt_tokens
 
 
 def _forget_computed(plan: StepPlan) -> None:

@@ -58,7 +58,7 @@ class Inbox:
 
 
 class OpenRequests:
-    """Which requests the predictor still owes terminal events for."""
+    """Which requests the predictor still owes terminal events for, or an answer."""
 
     def __init__(self) -> None:
         self._num_owed: dict[str, int] = {}
@@ -83,8 +83,8 @@ class OpenRequests:
             self._num_choices.pop(message.request_id, None)
 
     def ids(self) -> list[str]:
-        """In the order of their acceptance."""
-        return list(self._num_owed)
+        """In the order of their acceptance, then those that have no answer yet."""
+        return [*self._num_owed, *self._num_choices]
 
     def _note_end(self, request_id: str) -> None:
         num_owed = self._num_owed.get(request_id, 0) - 1

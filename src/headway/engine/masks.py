@@ -1,0 +1,120 @@
+"""MaskFiller: which tokens the constrained sequences of a step may choose, written while the step runs.
+
+    start(sequences)   closes the gate, hands the matchers to a side thread
+    the step           computes logits; who samples a masked row waits at the gate
+    side thread        writes the masks and opens the gate, whatever happens to it
+    finish()           waits for it, says whose mask could not be made
+
+A matcher belongs to one sequence, and between start() and finish() to the side thread alone.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from headway.core.sequence import Sequence
+from headway.engine.constrained import ConstrainedOutput
+from headway.engine.constraint import PARAM
+from headway.engine.sampler import BITS_A_WORD, Sampler
+from headway.errors import HeadwayError, InternalError
+from headway.executor.base import Int32
+from headway.text.grammar_compiler import check_matcher
+
+logger = logging.getLogger(__name__)
+
+_Failures = dict[Sequence, HeadwayError]
+
+
+class MaskFiller:
+    """Owned by the engine's loop.
+
+    Args:
+        sampler: whose masks are written.
+        outputs: of the sequences that are constrained; others may be missing. Only read.
+        end_token_ids: the model's own.
+    """
+
+    def __init__(
+        self, sampler: Sampler, outputs: Mapping[Sequence, ConstrainedOutput], end_token_ids: Iterable[int]
+    ) -> None:
+        self._sampler = sampler
+        self._outputs = outputs
+        self._others: Int32 = np.full(sampler.masks.shape[1], -1, np.int32)
+        for token_id in end_token_ids:
+            word, bit = divmod(token_id, BITS_A_WORD)
+            self._others.view(np.uint32)[word] &= ~np.uint32(1 << bit)
+        self._masked_rows: set[int] = set()
+        self._pool: ThreadPoolExecutor | None = None
+        self._filling: Future[_Failures] | None = None
+
+    def start_row(self, row: int) -> None:
+        """A sequence took it: the sampler has no mask for it yet."""
+        self._masked_rows.discard(row)
+
+    def start(self, sequences: Iterable[Sequence]) -> None:
+        """Begins to write the masks of those among them whose next token is constrained."""
+        wanted = []
+        for sequence in sequences:
+            output = self._outputs.get(sequence)
+            needs_mask = output is not None and output.needs_mask
+            if needs_mask != (sequence.row in self._masked_rows):
+                self._sampler.set_masked(sequence.row, needs_mask)
+                (self._masked_rows.add if needs_mask else self._masked_rows.discard)(sequence.row)
+            if needs_mask and output is not None:
+                wanted.append((sequence, output))
+        if not wanted:
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "masks")
+        self._sampler.close_masks()
+        try:
+            self._filling = self._pool.submit(self._fill_all, wanted)
+        except BaseException:
+            self._sampler.open_masks()
+            raise
+
+    def finish(self) -> _Failures:
+        """Waits until they are written. Whose were not: an error that its sequence ends with."""
+        if self._filling is None:
+            return {}
+        filling, self._filling = self._filling, None
+        return filling.result()
+
+    def close(self) -> None:
+        """Ends the side thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _fill_all(self, wanted: list[tuple[Sequence, ConstrainedOutput]]) -> _Failures:
+        failures: _Failures = {}
+        try:
+            for sequence, output in wanted:
+                try:
+                    self._fill(sequence, output)
+                except HeadwayError as error:
+                    failures[sequence] = error
+                except BaseException as error:  # a panic of the library too: the others of the step go on
+                    logger.exception("a mask could not be made")
+                    failures[sequence] = InternalError(f"what may come next could not be told: {type(error).__name__}")
+        finally:
+            self._sampler.open_masks()
+        return failures
+
+    def _fill(self, sequence: Sequence, output: ConstrainedOutput) -> None:
+        matcher = output.matcher
+        mask = self._sampler.masks[sequence.row]
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        check_matcher(matcher, PARAM)
+        sampling = sequence.sampling
+        if sampling.ignore_eos or sequence.num_output_tokens < sampling.min_tokens:
+            output.is_at_end = not self._leave_out_ends(mask)
+
+    def _leave_out_ends(self, mask: Int32) -> bool:
+        """Takes out the tokens that only end the output. False: no other may come, and they stay."""
+        others = mask & self._others
+        if not others.any():
+            return False
+        mask[:] = others
+        return True

@@ -29,6 +29,19 @@ def required_of(tool: Tool) -> frozenset[str]:
     return frozenset(name for name in required if isinstance(name, str)) if isinstance(required, list) else frozenset()
 
 
+def resolved(schema: JsonSchema) -> JsonSchema:
+    """A schema that is a reference as what it names, with the definitions that it may refer to itself."""
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        named = _resolve(schema["$ref"], schema)
+        if not isinstance(named, Mapping):
+            break
+        shared = {name: schema[name] for name in _DEFINITIONS if name in schema}
+        schema = {**shared, **named}
+    return schema
+
+
 def types_of(schema: JsonSchema) -> frozenset[str]:
     """JSON types (as "type" names them) that a schema allows; empty: it does not say."""
     return _types(schema, schema, 0)

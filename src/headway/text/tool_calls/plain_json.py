@@ -48,5 +48,6 @@ def _read_block(block: Block) -> Reading[None]:
         yield from source.skip_space()
         if (yield from source.peek()) != "{":
             break
-    if is_fenced:
+    # The grammar does not know whether a fence was opened in front of it.
+    if is_fenced or block.is_streamed:
         yield from source.skip(_END)

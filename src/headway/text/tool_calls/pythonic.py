@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.text.grammar import JsonSchema, json_part, lark_text
-from headway.text.tool_calls.argument_types import arguments_of, required_of, types_of
+from headway.text.tool_calls.argument_types import arguments_of, required_of, resolved, types_of
 from headway.text.tool_calls.base import Tool
 from headway.text.tool_calls.block import Block, Syntax
 from headway.text.tool_calls.dialect import GrammarWriter
@@ -78,6 +78,7 @@ def _write_value(writer: GrammarWriter, schema: JsonSchema, name: str, is_strict
     Both are allowed where they stand alone: words instead of JSON's, strings beside them if nothing but their type or
     their choices is said of them.
     """
+    schema = resolved(schema)
     words = _WORDS.get(types_of(schema))
     if words is not None:
         return f"({words})"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.errors import InvalidRequest
-from headway.text.grammar import JsonSchema, json_part, lark_text
+from headway.text.grammar import JsonSchema, lark_text
 from headway.text.held import num_held
 from headway.text.tool_calls.argument_types import arguments_of, required_of, types_of
 from headway.text.tool_calls.base import Tool
@@ -16,11 +16,12 @@ from headway.text.tool_calls.block import Block, Syntax
 from headway.text.tool_calls.dialect import GrammarWriter
 from headway.text.tool_calls.json_pieces import is_json
 from headway.text.tool_calls.python_literal import json_inside, literal_json
+from headway.text.tool_calls.qwen3_coder_values import END, RAW, write_value
 from headway.text.tool_calls.source import SPACE, Reading, Source, Unreadable
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
-_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+_PARAMETER = "<parameter="
 _NAME_END = re.compile(r"[>\n]")
 _MAX_NAME_LENGTH = 256
 _STRING = frozenset({"string"})
@@ -35,9 +36,7 @@ class Qwen3CoderForm:
     """See Form."""
 
     markers: tuple[str, ...] = (_OPEN, _CLOSE)
-    example: str = (
-        f"{_OPEN}\n{_FUNCTION}function_name>\n{_PARAMETER}argument>\nvalue\n{_PARAMETER_END}\n{_FUNCTION_END}\n{_CLOSE}"
-    )
+    example: str = f"{_OPEN}\n{_FUNCTION}function_name>\n{_PARAMETER}argument>\nvalue\n{END}\n{_FUNCTION_END}\n{_CLOSE}"
 
     def syntax(self, tools: Sequence[Tool]) -> Syntax:
         """Blocks in the tags; models are known to leave the outer one away."""
@@ -52,8 +51,7 @@ class Qwen3CoderForm:
 
     def write_grammar(self, writer: GrammarWriter, tools: Sequence[Tool], is_parallel: bool) -> None:
         """Blocks, a line break between them (but for Step 3.5); arguments in the order of their schema."""
-        # Lazy: it ends at the first end tag.
-        writer.rule("raw[lazy]", r"/((?s:.*)\n)?<\/parameter>/")
+        writer.rule(*RAW)
         names = [_write_function(writer, tool, f"f{place}") for place, tool in enumerate(tools)]
         writer.rule("function", *names)
         writer.rule("block", f'{writer.marker(_OPEN)} "\\n" function "\\n" {writer.marker(_CLOSE)}')
@@ -70,9 +68,10 @@ def _write_function(writer: GrammarWriter, tool: Tool, rule: str) -> str:
                 "leave > and line breaks out",
                 param="tools",
             )
-        value = _write_value(writer, schema, f"{rule}_{place}", tool.is_strict)
+        strict_name = f"{tool.name}.{name}" if tool.is_strict else None
+        values = " | ".join(write_value(writer, schema, f"{rule}_{place}", strict_name=strict_name))
         opening = lark_text(f"{_PARAMETER}{name}>\n")
-        parameters.append(f"({opening} {value})" + ("" if name in required else "?"))
+        parameters.append(f'({opening} ({values}) "\\n")' + ("" if name in required else "?"))
     if not arguments and tool.parameters is not False and _is_open(tool.parameters):
         parameters.append(f'({lark_text(_PARAMETER)} /[A-Za-z0-9_.-]{{1,64}}/ ">\\n" raw "\\n")*')
     opening = lark_text(f"{_FUNCTION}{tool.name}>\n")
@@ -82,22 +81,6 @@ def _write_function(writer: GrammarWriter, tool: Tool, rule: str) -> str:
 def _is_open(schema: JsonSchema) -> bool:
     """Whether a schema that names no argument allows any."""
     return isinstance(schema, bool) or schema.get("additionalProperties") is not False
-
-
-def _write_value(writer: GrammarWriter, schema: JsonSchema, name: str, is_strict: bool) -> str:
-    """A value with its end tag and the line break behind it."""
-    types = types_of(schema) or _STRING
-    choices = (
-        schema.get("enum", [schema["const"]] if "const" in schema else None) if isinstance(schema, Mapping) else None
-    )
-    if "string" not in types:
-        part = writer.part(f"value_{name}", json_part(schema, is_lenient=not is_strict))
-        return f"{part} {lark_text(chr(10) + _PARAMETER_END + chr(10))}"
-    if isinstance(choices, list) and choices:
-        texts = (each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in choices)
-        alternatives = " | ".join(lark_text(text) for text in texts)
-        return f"({alternatives}) {lark_text(chr(10) + _PARAMETER_END + chr(10))}"
-    return 'raw "\\n"'
 
 
 def _is_head(text: str, name: str) -> bool:
@@ -155,12 +138,12 @@ def _read_name(source: Source) -> Reading[str]:
 def _read_value(block: Block, types: frozenset[str]) -> Reading[None]:
     """A value up to its end tag. A line break behind the opening tag and one before the closing tag are not its own."""
     source = block.source
-    end = _PARAMETER_END
+    end = END
     if (yield from source.peek()) == "\n":
         source.take(source.at + 1)
         # An empty value may be written with one line break instead of two.
-        if not (yield from source.has(_PARAMETER_END)):
-            end = f"\n{_PARAMETER_END}"
+        if not (yield from source.has(END)):
+            end = f"\n{END}"
     if types == _STRING:
         block.add('"')
         yield from _read_up_to(source, end, lambda piece: block.add(json_inside(piece)))

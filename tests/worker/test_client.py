@@ -366,6 +366,14 @@ class TestWorkerGone:
         with pytest.raises(WorkerStalled, match="800 s"):
             await read_all(stream)
 
+    async def test_tokens_behind_a_long_context_take_longer(self, bench: ClientBench) -> None:
+        bench.say(wire.Stats(values={"step_token_s": 0.5, "step_position_cost": 0.1, "step_max_tokens": 8.0}))
+        await bench.open(prompt="x" * 40)
+        bench.clock.advance(199.9)  # 8 tokens of 0.5 s behind 40 positions, each a tenth of a token: 20 s, ten times
+        assert bench.channel.kills == []
+        bench.clock.advance(0.1)
+        assert bench.channel.kills == ["made no progress for 200 s and was killed"]
+
     async def test_no_step_is_larger_than_the_workers_limit_and_short_ones_have_the_time_out(
         self, bench: ClientBench
     ) -> None:

@@ -82,8 +82,10 @@ def check_encoder_effects(config: EngineConfig, source: Path) -> None:
 
 def _check_default(config: EngineConfig, option: str, reason: str) -> None:
     value = getattr(config, option)
-    if value != _DEFAULTS[option]:
+    if value != _DEFAULTS[option] and value != _UNBOUNDED.get(option):
         raise InvalidConfig(f"{option} is {value}, and {reason}", param=option)
 
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(EngineConfig)}
+_UNBOUNDED = {"step_target_s": 0.0}
+"""What asks for no limit is so anyway where there is none."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from headway.core.output import Usage
 
 PATIENCE = 10.0
-"""Times what a step is expected to take: later tokens of a long prompt cost several times its first ones."""
+"""Times what a step is expected to take: a measured one tells of others within a factor of a few."""
 
 
 def stall_limit_s(timeout_s: float, stats: Mapping[str, float], open_usages: Iterable[Usage]) -> float:
@@ -13,9 +13,11 @@ def stall_limit_s(timeout_s: float, stats: Mapping[str, float], open_usages: Ite
 
     Args:
         timeout_s: the configured one, never undercut.
-        stats: the worker's; step_token_s and step_max_tokens, where it tells them.
+        stats: the worker's; step_token_s, step_position_cost and step_max_tokens, where it tells them (engine/step_time).
         open_usages: of the choices of its open requests: no step computes more than all their tokens.
     """
-    num_open = sum(usage.num_prompt_tokens + usage.num_output_tokens for usage in open_usages)
-    num_tokens = min(stats.get("step_max_tokens", 0.0), num_open)
-    return max(timeout_s, PATIENCE * stats.get("step_token_s", 0.0) * num_tokens)
+    contexts = [usage.num_prompt_tokens + usage.num_output_tokens for usage in open_usages]
+    num_tokens = min(stats.get("step_max_tokens", 0.0), sum(contexts))
+    # As if each token came last in the longest.
+    token_s = stats.get("step_token_s", 0.0) * (1.0 + stats.get("step_position_cost", 0.0) * max(contexts, default=0))
+    return max(timeout_s, PATIENCE * token_s * num_tokens)

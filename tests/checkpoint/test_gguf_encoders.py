@@ -104,18 +104,27 @@ async def test_a_file_is_served_by_the_predictor_of_encoders(folders: Path, tmp_
 
 def with_word_pieces(source: Path, target: Path) -> Path:
     """The file with the tokenizer of parity/encoders, as BertModel.set_vocab of the converter writes it."""
+
+    def write_tokenizer(writer: gguf.GGUFWriter) -> None:
+        tokens, types = spell_word_pieces(make_tokenizer())
+        writer.add_tokenizer_model("bert")
+        writer.add_token_list(tokens)
+        writer.add_token_types(types)
+        for name, text in (("unknown", "[UNK]"), ("seperator", "[SEP]"), ("padding", "[PAD]"), ("cls", "[CLS]")):
+            writer.add_uint32(f"tokenizer.ggml.{name}_token_id", tokens.index(text))
+
+    return with_tokenizer(source, target, write_tokenizer)
+
+
+def with_tokenizer(source: Path, target: Path, write_tokenizer: Callable[[gguf.GGUFWriter], None]) -> Path:
+    """The file of an encoder with another tokenizer."""
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, "bert")
     for field in reader.fields.values():
         if not field.name.startswith(("GGUF.", "tokenizer.", "general.architecture")):
             kind = field.types[0]
             writer.add_key_value(field.name, field.contents(), kind, field.types[1] if len(field.types) > 1 else None)
-    tokens, types = spell_word_pieces(make_tokenizer())
-    writer.add_tokenizer_model("bert")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    for name, text in (("unknown", "[UNK]"), ("seperator", "[SEP]"), ("padding", "[PAD]"), ("cls", "[CLS]")):
-        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", tokens.index(text))
+    write_tokenizer(writer)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()

@@ -265,3 +265,16 @@ def test_word_pieces_are_those_of_the_models_own_library() -> None:
         expected = library.encode(text, add_special_tokens=False)
         assert tokenizer.encode(text) == [2, *expected.ids, 3], text
         assert tokenizer.decode(expected.ids, skip_special_tokens=True) == library.decode(expected.ids)
+
+
+@pytest.mark.parametrize(
+    ("separates", "middle"), [(None, (1, 2)), (True, (1, 2)), (False, (1,))], ids=["unsaid", "added", "not added"]
+)
+def test_between_the_texts_of_a_pair_stands_what_the_file_adds(separates: bool | None, middle: tuple[int, ...]) -> None:
+    tokenizer = scored(
+        ("a", -1.0), separator_token_id=2, eos_token_id=1, add_eos_token=True, add_separator_token=separates
+    )
+    assert tokenizer.pair is not None
+    assert tokenizer.pair.middle == middle
+    assert tokenizer.pair.suffix == (1,)
+    assert scored(("a", -1.0), add_eos_token=True, eos_token_id=1).pair is None

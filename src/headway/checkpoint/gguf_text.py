@@ -108,6 +108,7 @@ def _vocabulary(fields: Fields) -> GgufVocabulary:
         unknown_token_id=ids["unknown_token_id"],
         padding_token_id=ids["padding_token_id"],
         separator_token_id=ids["seperator_token_id"],
+        add_separator_token=_flag(fields, "add_sep_token"),
         add_bos_token=_flag(fields, "add_bos_token"),
         add_eos_token=_flag(fields, "add_eos_token"),
         add_space_prefix=_flag(fields, "add_space_prefix"),

@@ -67,11 +67,16 @@ class GgufTokens:
         return (eos_token_id,) if is_wanted and eos_token_id is not None else ()
 
     def pair(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> PairFrame | None:
-        """RoBERTa's: `<s> first </s></s> second </s>`; None where the file has no separator or nothing around texts."""
+        """RoBERTa's: `<s> first </s></s> second </s>`; None where the file has no separator or nothing around texts.
+
+        add_sep_token says whether there is a second token between them. Older files do not have the key, and these are
+        RoBERTa's too: llama.cpp then takes one, against what the models were trained with.
+        """
         separator = self.found.separator_token_id
         if separator is None or not prefix or not suffix:
             return None
-        return PairFrame(prefix, (*suffix, separator), suffix, second_type=0)
+        middle = suffix if self.found.add_separator_token is False else (*suffix, separator)
+        return PairFrame(prefix, middle, suffix, second_type=0)
 
     def vocabulary(
         self,

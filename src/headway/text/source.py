@@ -31,7 +31,9 @@ class GgufVocabulary:
     eos_token_id: int | None = None
     """The one that a template's eos_token is, and that add_eos_token adds."""
     separator_token_id: int | None = None
-    """Behind a text (bert)."""
+    """Behind a text (bert), and between two of a pair."""
+    add_separator_token: bool | None = None
+    """A pair has the separator between its texts beside the end of the first; None: the file does not say."""
     remove_extra_whitespaces: bool | None = None
     """Of several spaces one is left, at the ends none."""
     precompiled_charsmap: bytes = b""

@@ -91,7 +91,10 @@ def _prepare(text: ModelText, each: EmbedInput, purpose: Purpose, limit: int | N
 def _prepare_pair(text: ModelText, pair: TextPair, limit: int | None, param: str) -> PreparedText:
     frame = text.tokenizer.pair
     if frame is None:
-        raise UnsupportedModel("this model's tokenizer.json does not say how two texts are read as one")
+        raise UnsupportedModel(
+            "this model's tokenizer does not say how two texts are read as one: ask for vectors, or serve the Hugging "
+            "Face folder of a cross-encoder, with its tokenizer.json"
+        )
     for each in (pair.first, pair.second):
         if not each:
             raise InvalidRequest(f"{param} has an empty text: each needs at least one character", param=param)

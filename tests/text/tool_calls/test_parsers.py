@@ -29,6 +29,7 @@ READ: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("hermes", '\n\n<tool_call>{"name":"now","arguments":{}}</tool_call>', "", [NOW]),
     ("hermes", '<tool_call>{"name": "now", "arguments": {}}</tool_call>\n\nDone. ', "\n\nDone. ", [NOW]),
     ("hermes", '<tool_call>\n{"name": "now", "arguments": {}}', "", [NOW]),
+    ("hermes", 'Now: \n<tool_call>{"name": "now", "arguments": {}}</tool_call> Done.', "Now: Done.", [NOW]),
     (
         "hermes",
         '<tool_call>{"name": "now", "arguments": {}}{"name": "now", "arguments": {}}</tool_call>',

@@ -265,19 +265,44 @@ FlatRow flat_row(const ExecKernels& kernels, const Prepared& prepared, int32_t r
     return flat;
 }
 
+// A group of 32 as matrix.h states it.
+struct QuantisedGroup {
+    float scale = 0.0f;
+    int codes[32] = {};
+};
+
+QuantisedGroup stated_group(const float (&x)[32]) {
+    float largest = 0.0f;
+    for (float value : x) largest = std::max(largest, std::fabs(value));
+    QuantisedGroup made[2];
+    if (largest < 0x1p-110f) return made[0];
+    float weighed[2];
+    for (int second = 0; second < 2; ++second) {
+        int64_t lost = 0;
+        for (int i = 0; i < 32; ++i) {
+            int fine = static_cast<int>(std::nearbyintf(x[i] * (32512.0f / largest)));
+            if (second == 1) fine -= static_cast<int>(std::floor(fine * 516.0 / 32768.0 + 0.5));
+            made[second].codes[i] = static_cast<int>(std::floor(fine / 256.0 + 0.5));
+            lost += (fine - 256 * made[second].codes[i]) * (fine - 256 * made[second].codes[i]);
+        }
+        made[second].scale = largest / (second == 1 ? 125.0f : 127.0f);
+        weighed[second] = static_cast<float>(lost) * (second == 1 ? 16129.0f : 15625.0f);
+    }
+    return made[weighed[1] < weighed[0] ? 1 : 0];
+}
+
 void check_prepared(const ExecKernels& kernels, const FlatRow& flat, const float* x, int32_t num_cols) {
     for (int32_t g = 0; g < static_cast<int32_t>(flat.scales.size()); ++g) {
-        float largest = 0.0f;
-        const auto value = [&](int32_t k) { return k < num_cols ? x[k] : 0.0f; };
-        for (int32_t k = g * 32; k < g * 32 + 32; ++k) largest = std::max(largest, std::fabs(value(k)));
-        const float scale = largest < 0x1p-110f ? 0.0f : largest / 127.0f;
-        CHECK(flat.scales[g] == scale, "%s: group %d has scale %g, not %g", kernels.name, g, flat.scales[g], scale);
+        float values[32] = {};
+        for (int32_t i = 0; i < std::min(32, num_cols - g * 32); ++i) values[i] = x[g * 32 + i];
+        const QuantisedGroup right = stated_group(values);
+        CHECK(flat.scales[g] == right.scale, "%s: group %d has scale %g, not %g", kernels.name, g, flat.scales[g], right.scale);
         int32_t sums[2] = {0, 0};
-        for (int32_t k = g * 32; k < g * 32 + 32; ++k) {
-            const int right = scale == 0.0f ? 0 : static_cast<int>(std::nearbyintf(value(k) * (1.0f / scale)));
-            CHECK(flat.q[k] == right, "%s: column %d is %d, not %d", kernels.name, k, flat.q[k], right);
-            sums[k / 16 % 2] += right;
-            const float wide = kernels.multiplies_bf16 ? float_of_bf16(bf16_of_float(value(k))) : value(k);
+        for (int32_t i = 0; i < 32; ++i) {
+            const int32_t k = g * 32 + i;
+            CHECK(flat.q[k] == right.codes[i], "%s: column %d is %d, not %d", kernels.name, k, flat.q[k], right.codes[i]);
+            sums[i / 16] += right.codes[i];
+            const float wide = kernels.multiplies_bf16 ? float_of_bf16(bf16_of_float(values[i])) : values[i];
             CHECK(flat.wide[k] == wide, "%s: column %d is %g, not %g", kernels.name, k, flat.wide[k], wide);
         }
         CHECK(flat.sums[g] == sums[0] + sums[1] && flat.second_sums[g] == sums[1], "%s: the sums of group %d", kernels.name, g);
@@ -417,7 +442,8 @@ void check_values(const ExecKernels& kernels, const PackedMatrix& matrix, const 
     }
 }
 
-// Against float64: the rounding of activations (half a step each) and of float32 sums is all that may be lost.
+// Against float64: the rounding of activations (half a step each, and a step of 256ths before) and of float32 sums is all
+// that may be lost.
 void check_accuracy(const ExecKernels& kernels, const PackedMatrix& matrix, const std::vector<float>& x, int32_t num_rows) {
     const MatrixView& w = matrix.view();
     const std::vector<float> weights = dequantised(matrix);
@@ -433,7 +459,7 @@ void check_accuracy(const ExecKernels& kernels, const PackedMatrix& matrix, cons
             for (int32_t k = 0; k < w.num_cols; ++k) {
                 const double a = x[r * w.num_cols + k], b = weights[n * w.num_cols + k];
                 const double step = w.form == Form::f32          ? 0.0
-                                    : w.form != Form::bf16    ? 0.5001 * flat.scales[k / 32]
+                                    : w.form != Form::bf16    ? 0.504 * flat.scales[k / 32]
                                     : kernels.multiplies_bf16 ? std::fabs(a) / 256.0
                                                               : 0.0;
                 right += a * b;
@@ -507,6 +533,39 @@ void check_gate(const ExecKernels& kernels, const MatrixFormat& format, GgmlType
                 }
             }
         }
+    }
+}
+
+double squared_error(const float* x, const std::vector<int>& codes, double scale) {
+    double sum = 0.0;
+    for (int i = 0; i < 32; ++i) sum += (x[i] - scale * codes[i]) * (x[i] - scale * codes[i]);
+    return sum;
+}
+
+// In float64: no group loses more than it would by either scale (a hundredth apart they may be taken for equal), and many
+// take each.
+void test_groups_take_the_scale_that_loses_less() {
+    constexpr int32_t num_groups = 512;
+    const std::vector<float> x = random_floats(num_groups * 32, 11);
+    for (const ExecKernels* kernels : exec_tables()) {
+        const Prepared prepared(*kernels, x, 1, num_groups * 32);
+        const FlatRow flat = flat_row(*kernels, prepared, 0);
+        int taken[2] = {0, 0};
+        for (int32_t g = 0; g < num_groups; ++g) {
+            const float* group = x.data() + g * 32;
+            double largest = 0.0;
+            for (int i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(double{group[i]}));
+            const std::vector<int> made(flat.q.begin() + g * 32, flat.q.begin() + g * 32 + 32);
+            const double lost = squared_error(group, made, flat.scales[g]);
+            for (double codes : {127.0, 125.0}) {
+                std::vector<int> rounded;
+                for (int i = 0; i < 32; ++i) rounded.push_back(static_cast<int>(std::lround(group[i] * codes / largest)));
+                CHECK(lost <= 1.01 * squared_error(group, rounded, largest / codes), "%s: group %d loses more than by %g codes",
+                      kernels->name, g, codes);
+            }
+            ++taken[flat.scales[g] > largest / 126.0 ? 1 : 0];
+        }
+        CHECK(taken[0] > 128 && taken[1] > 128, "%s: %d and %d groups take each scale", kernels->name, taken[0], taken[1]);
     }
 }
 
@@ -585,6 +644,7 @@ void test_every_type(const ExecKernels& kernels) {
 }  // namespace
 
 void test_products() {
+    test_groups_take_the_scale_that_loses_less();
     test_float16_is_what_the_definition_says();
     test_floats_are_held_as_they_are();
     test_types_expand_without_changing_a_value();

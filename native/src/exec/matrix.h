@@ -53,12 +53,22 @@ struct MatrixView {
 // Rows of activations, ready for a product. Rows are taken in tiles of `row_tile` (ExecKernels::row_tile); the last tile
 // of all may have fewer and is that narrow in memory too: R below is the number of rows of the tile.
 // Tile t starts at t * row_tile * k32 elements of q, f32 or bf16, t * row_tile * num_groups of scales and twice that of
-// sums. A group whose largest |a| is not finite has a NaN scale, one under 2^-110 counts as zeros.
+// sums.
+//
+// A group of 32 is quantised in 256ths of a code, all of which fit 16 bits, and keeps the better one of two scales:
+//
+//   fine = nearest even of a * (256 * 127 / largest |a|)            scale = largest |a| / 127
+//   fine - (fine * 516 + 2^14 >> 15), as 516 / 2^15 is 2 / 127      scale = largest |a| / 125
+//
+//   q = (fine + 128) >> 8                   lost = sum of (fine - 256 * q)^2, an exact integer
+//
+// The second where float(its lost) * 127^2 < float(the first's) * 125^2. A group whose largest |a| is not finite has a NaN
+// scale, one under 2^-110 counts as zeros.
 struct Activations {
     int32_t num_rows;
     int32_t num_cols;
     int32_t num_groups;  // ceil(num_cols / 32)
-    // for q8 and q4 matrices: scale = largest |a| of 32 / 127, q = nearest even of a * (1 / scale)
+    // for q8 and q4 matrices: of the two scales of a group the one that loses less
     int8_t* q;       // [tiles][k32 / 4][R][4]
     float* scales;   // [tiles][num_groups][R]
     int32_t* sums;   // [tiles][num_groups][2][R], of q: of the whole group, then of its second half alone

@@ -13,35 +13,63 @@ constexpr int32_t row_tile = 8;
 constexpr bool multiplies_bf16 = false;
 constexpr int32_t y_ld = 2 * panel_lanes;
 
-// 0 where all are under 2^-110, NaN where one is not finite.
-float scale_of(const RowGroup& x) {
+// Infinity where one is not finite.
+float largest_magnitude(const RowGroup& x) {
     float largest = 0.0f;
-    bool is_finite = true;
     for (float value : x.values) {
         const float magnitude = __builtin_fabsf(value);
+        if (!(magnitude < __builtin_inff())) return __builtin_inff();
         largest = magnitude > largest ? magnitude : largest;
-        is_finite = is_finite && magnitude < __builtin_inff();
     }
-    return !is_finite ? __builtin_nanf("") : largest < 0x1p-110f ? 0.0f : largest / 127.0f;
+    return largest;
 }
 
 // Nearest even for |x| < 2^22: adding 1.5 * 2^23 leaves no place for a fraction.
 int32_t nearest(float x) { return static_cast<int32_t>(x + 12582912.0f - 12582912.0f); }
 
-void quantise_group(const RowGroup& x, int32_t group, int32_t r, const Tile& tile) {
-    const float scale = scale_of(x);
-    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    auto* q = tile.q + (int64_t{group} * 8 * tile.rows + r) * 4;
+// Codes of a group by one of its scales, and the sum of the squares of what is lost, in 256ths of a code.
+struct Quantised {
+    int32_t codes[group_cols];
+    int32_t error;
+};
+
+Quantised quantised(const int32_t (&fine)[group_cols]) {
+    Quantised made;
+    made.error = 0;
+    for (int32_t i = 0; i < group_cols; ++i) {
+        made.codes[i] = (fine[i] + 128) >> 8;
+        const int32_t lost = fine[i] - made.codes[i] * 256;
+        made.error += lost * lost;
+    }
+    return made;
+}
+
+void store_group(const Quantised& made, float scale, int32_t group, int32_t r, const Tile& tile) {
+    int8_t* q = tile.q + (int64_t{group} * 8 * tile.rows + r) * 4;
     int32_t sums[2] = {0, 0};
     for (int32_t i = 0; i < group_cols; ++i) {
-        const int32_t code = scale > 0.0f ? nearest(x.values[i] * inverse) : 0;
-        q[i / 4 * tile.rows * 4 + i % 4] = static_cast<int8_t>(code);
-        sums[i / 16] += code;
+        q[i / 4 * tile.rows * 4 + i % 4] = static_cast<int8_t>(made.codes[i]);
+        sums[i / 16] += made.codes[i];
     }
     tile.scales[int64_t{group} * tile.rows + r] = scale;
     int32_t* both = tile.sums + int64_t{group} * 2 * tile.rows + r;
     both[0] = sums[0] + sums[1];
     both[tile.rows] = sums[1];
+}
+
+void quantise_group(const RowGroup& x, int32_t group, int32_t r, const Tile& tile) {
+    const float largest = largest_magnitude(x);
+    if (!has_codes(largest)) return store_group({}, scale_without_codes(largest), group, r, tile);
+    const float inverse = fine_largest / largest;
+    int32_t fine[group_cols], second_fine[group_cols];
+    for (int32_t i = 0; i < group_cols; ++i) {
+        fine[i] = nearest(x.values[i] * inverse);
+        second_fine[i] = fine[i] - ((fine[i] * second_share + (1 << 14)) >> 15);
+    }
+    const Quantised first = quantised(fine), second = quantised(second_fine);
+    const bool takes_second =
+        static_cast<float>(second.error) * second_weight < static_cast<float>(first.error) * first_weight;
+    store_group(takes_second ? second : first, largest / (takes_second ? second_largest : first_largest), group, r, tile);
 }
 
 void quantise_rows(const float* x, int64_t ld, int32_t row_begin, int32_t row_end, const Activations* a) {

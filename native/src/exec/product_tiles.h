@@ -183,6 +183,19 @@ HEADWAY_INLINE void run_product(const MatrixView& w, const Activations& a, int32
     }
 }
 
+// How activations are quantised: matrix.h says it.
+constexpr float first_largest = 127.0f;  // the code of a group's largest, by its first scale and by its second
+constexpr float second_largest = 125.0f;
+constexpr float fine_largest = 256.0f * first_largest;
+constexpr int16_t second_share = 516;  // of 2^15: so much smaller are the second's fine codes
+constexpr float first_weight = second_largest * second_largest;  // of a sum of squares
+constexpr float second_weight = first_largest * first_largest;
+
+HEADWAY_INLINE bool has_codes(float largest) { return largest >= 0x1p-110f && largest < __builtin_inff(); }
+
+// Of a group that is not: bits of infinity and NaN count as larger than all numbers.
+HEADWAY_INLINE float scale_without_codes(float largest) { return largest < 0x1p-110f ? 0.0f : __builtin_nanf(""); }
+
 // 32 activations of one row, as they are: zeros from num_cols on.
 struct RowGroup {
     float values[group_cols];

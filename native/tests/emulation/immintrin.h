@@ -52,6 +52,9 @@ static inline __m256i emulated_cvtps_ph(__m512 x) {
 static inline __m512 _mm512_cvtph_ps(__m256i x) {
     return emulated_join_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
 }
+// SIMDe's alias has the arguments of the masked one.
+#undef _mm512_madd_epi16
+static inline __m512i _mm512_madd_epi16(__m512i x, __m512i y) { return simde_mm512_madd_epi16(x, y); }
 static inline __m512i _mm512_srai_epi32(__m512i x, unsigned count) {
     const int bits = static_cast<int>(count);
     return emulated_join(_mm256_srai_epi32(emulated_low(x), bits), _mm256_srai_epi32(emulated_high(x), bits));

@@ -5,15 +5,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headway.core.output import CompletionOutput, RequestOutput
     from headway.core.sampling import SamplingParams
+    from headway.core.structured import StructuredOutputsParams
     from headway.llm import LLM, AsyncLLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "headway.llm",
     "AsyncLLM": "headway.llm",
     "SamplingParams": "headway.core.sampling",
+    "StructuredOutputsParams": "headway.core.structured",
     "CompletionOutput": "headway.core.output",
     "RequestOutput": "headway.core.output",
 }

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.errors import InvariantBroken
+
 JsonSchema = Mapping[str, Any] | bool
 Part = str | JsonSchema
 """A Lark grammar, or a JSON schema."""
@@ -46,4 +48,12 @@ def json_part(schema: JsonSchema, *, is_lenient: bool = False) -> JsonSchema:
 
 def lark_text(text: str) -> str:
     """A Lark literal that matches exactly this text."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def either(first: Grammar, second: Grammar) -> Grammar:
+    """What one or the other matches. Their parts must have different names."""
+    if shared := first.parts.keys() & second.parts.keys():
+        raise InvariantBroken(f"two grammars have a part {min(shared)}")
+    parts: dict[str, Part] = {"first": first.lark, "second": second.lark}
+    return Grammar("start: @first | @second", {**parts, **first.parts, **second.parts})

@@ -10,7 +10,7 @@ from typing import Any
 
 import llguidance
 
-from headway.errors import InvalidRequest
+from headway.errors import HeadwayError, InvalidRequest
 from headway.text.schema_bounds import check_schema
 from headway.text.schema_search import find_place
 
@@ -18,6 +18,11 @@ MAX_GRAMMAR_BYTES = 256 * 1024
 """Of a grammar's text, schemas included."""
 MAX_WORDS = 600
 """Characters of llguidance's own words in an error."""
+MAX_LINE = 160
+"""... and of a line of them, which may repeat all of an expression."""
+
+ANY_PARAM = "structured_outputs"
+"""The field that errors name until the request's own is known: compiled grammars are shared by requests."""
 
 LIMITS = llguidance.LLParserLimits(
     initial_lexer_fuel=400_000,
@@ -31,9 +36,7 @@ LIMITS = llguidance.LLParserLimits(
 _EMBEDDED_SCHEMA = re.compile(r"%json\s*(?=\{)")
 
 
-def compile_grammar(
-    tokenizer: llguidance.LLTokenizer, text: str, *, param: str = "structured_outputs"
-) -> llguidance.LLMatcher:
+def compile_grammar(tokenizer: llguidance.LLTokenizer, text: str, *, param: str = ANY_PARAM) -> llguidance.LLMatcher:
     """A matcher at the grammar's beginning, its first mask computed. Give each sequence a `deep_copy()` of it.
 
     Args:
@@ -56,9 +59,9 @@ def compile_grammar(
     if not matcher.is_error():
         matcher.compute_bitmask()
     if matcher.is_error():
-        words = _words(matcher)
-        place = next((place for schema in schemas if (place := find_place(schema, words))), "")
-        raise InvalidRequest(f"{param}{place} cannot be enforced: {words}", param=param)
+        told = matcher.get_error()
+        place = next((place for schema in schemas if (place := find_place(schema, told))), "")
+        raise InvalidRequest(f"{param}{place} cannot be enforced: {_words(matcher)}", param=param)
     return matcher
 
 
@@ -66,6 +69,13 @@ def check_matcher(matcher: llguidance.LLMatcher, param: str) -> None:
     """Raises InvalidRequest if the matcher is in its error state."""
     if matcher.is_error():
         raise InvalidRequest(f"{param} cannot be enforced any further: {_words(matcher)}", param=param)
+
+
+def error_of_field(error: HeadwayError, param: str) -> HeadwayError:
+    """An error of compile_grammar, of the field that the grammar of this request came from."""
+    if not isinstance(error, InvalidRequest) or error.param != ANY_PARAM:
+        return error
+    return InvalidRequest(error.message.replace(ANY_PARAM, param, 1), param=param)
 
 
 _IN_OUR_WORDS = {
@@ -79,7 +89,7 @@ _IN_OUR_WORDS = {
 
 def _words(matcher: llguidance.LLMatcher) -> str:
     words = matcher.get_error().split("<state>")[0].split("<non-verbose/>")[0].strip()
-    return _IN_OUR_WORDS.get(words, words)[:MAX_WORDS]
+    return "\n".join(line[:MAX_LINE] for line in _IN_OUR_WORDS.get(words, words).splitlines())[:MAX_WORDS]
 
 
 def _schemas(text: str) -> Iterator[Any]:

@@ -6,6 +6,7 @@ Counts and lengths are of the schema's text; llguidance's own limits (grammar_co
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -20,15 +21,19 @@ MAX_TEXT = 4096
 MAX_PATTERN = 8192
 """Characters of a regular expression."""
 MAX_QUANTIFIERS = 1000
-"""? * + and {...} of a regular expression, whose cost grows with their square."""
-MAX_STEP = 10_000
-"""Of multipleOf, its decimal point left out: an automaton has so many states."""
+"""? * + and {...} of all regular expressions together: their cost grows with the square of it."""
+MAX_REPEATS = 10_000
+"""In {...}."""
+MAX_STEPS = 20_000
+"""Of all multipleOf together, their decimal points left out: an automaton has so many states."""
 
 _QUANTIFIER = re.compile(r"[?*+}]")
+_REPEATS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 def check_schema(schema: object, param: str) -> None:
     """Raises InvalidRequest that names the place and the limit."""
+    totals = _Totals(param)
     for num_values, (value, path, depth) in enumerate(_values(schema)):
         place = f"{param}{path}"
         if num_values >= MAX_VALUES:
@@ -38,25 +43,70 @@ def check_schema(schema: object, param: str) -> None:
                 f"{param} has over {MAX_DEPTH} levels: name inner schemas in $defs and refer to them", param=param
             )
         if isinstance(value, Mapping):
-            _check_object(value, place, param)
+            totals.add(value, place)
         elif isinstance(value, str):
-            _check_length(value, place, param)
+            if not place.endswith((*_ANNOTATIONS, ".pattern")):
+                check_text(value, place, param)
         elif not _is_json(value):
-            raise InvalidRequest(f"{place} is {str(value)[:40]}, which is no JSON", param=param)
+            raise InvalidRequest(f"{place} is {_shown(value)}, which is no JSON that can be enforced", param=param)
 
 
-def check_pattern(pattern: str, place: str, param: str) -> None:
-    """Raises InvalidRequest for a regular expression that is over a limit."""
+@dataclass(slots=True)
+class _Totals:
+    """Over all objects of a schema."""
+
+    param: str
+    num_quantifiers: int = 0
+    num_steps: int = 0
+
+    def add(self, value: Mapping[Any, Any], place: str) -> None:
+        """Raises InvalidRequest where a total, or something of the object's own, is over its limit."""
+        self.num_quantifiers += sum(check_pattern(each, place, self.param) for each in _patterns(value))
+        if self.num_quantifiers > MAX_QUANTIFIERS:
+            raise InvalidRequest(_TOO_MANY.format(place=self.param, num=self.num_quantifiers), param=self.param)
+        self.num_steps += _num_steps(value)
+        if self.num_steps > MAX_STEPS:
+            raise InvalidRequest(
+                f"{place}.multipleOf is {_shown(value['multipleOf'])}; all of a schema come to at most {MAX_STEPS}, "
+                "their decimal points left out",
+                param=self.param,
+            )
+        for name in value:
+            if not isinstance(name, str):
+                raise InvalidRequest(f"{place} has the key {str(name)[:40]}; keys are texts", param=self.param)
+            check_text(name, f"a key of {place}", self.param)
+
+
+def check_pattern(pattern: str, place: str, param: str) -> int:
+    """How often a regular expression repeats or leaves out. Raises InvalidRequest where it is over a limit."""
     if len(pattern) > MAX_PATTERN:
         raise InvalidRequest(
             f"{place} is an expression of {len(pattern)} characters, at most {MAX_PATTERN}: make it shorter",
             param=param,
         )
-    if (num := len(_QUANTIFIER.findall(pattern))) > MAX_QUANTIFIERS:
-        raise InvalidRequest(
-            f"{place} repeats or leaves out {num} times, at most {MAX_QUANTIFIERS}: use fewer of ? * + {{}}",
-            param=param,
-        )
+    for least, most in _REPEATS.findall(pattern):
+        if (num := max(map(_bounded, (least, most or "0")))) > MAX_REPEATS:
+            raise InvalidRequest(f"{place} repeats {num} times, at most {MAX_REPEATS}: lower it", param=param)
+    return check_quantifiers(pattern, place, param)
+
+
+def check_quantifiers(text: str, place: str, param: str) -> int:
+    """How often an expression, or a grammar, repeats or leaves out. Raises InvalidRequest over the limit."""
+    num = len(_QUANTIFIER.findall(text))
+    if num > MAX_QUANTIFIERS:
+        raise InvalidRequest(_TOO_MANY.format(place=place, num=num), param=param)
+    return num
+
+
+_TOO_MANY = (
+    "{place} repeats or leaves out at {num} places of its expressions, at most "
+    f"{MAX_QUANTIFIERS}: use fewer of ? * + {{{{}}}}"
+)
+
+
+def _bounded(digits: str) -> int:
+    """A number whose digits a caller chose."""
+    return int(digits[:18])
 
 
 def check_text(text: str, place: str, param: str) -> None:
@@ -79,34 +129,21 @@ def _values(schema: object) -> Iterator[tuple[object, str, int]]:
             waiting.extend((each, f"{path}[{i}]", depth + 1) for i, each in enumerate(value))
 
 
-def _check_object(value: Mapping[Any, Any], place: str, param: str) -> None:
-    for name in value:
-        if not isinstance(name, str):
-            raise InvalidRequest(f"{place} has the key {str(name)[:40]}; keys are texts", param=param)
-        check_text(name, f"a key of {place}", param)
-    patterns = value.get("patternProperties")
-    for pattern in patterns if isinstance(patterns, Mapping) else ():
-        check_pattern(pattern, f"{place}.patternProperties", param)
+def _patterns(value: Mapping[Any, Any]) -> list[str]:
+    """The regular expressions that are an object's own."""
+    named = value.get("patternProperties")
+    found = [value.get("pattern"), *(named if isinstance(named, Mapping) else ())]
+    return [each for each in found if isinstance(each, str)]
+
+
+def _num_steps(value: Mapping[str, Any]) -> int:
+    """States of the automaton of a multipleOf."""
     step = value.get("multipleOf")
-    if isinstance(step, int | float) and not isinstance(step, bool) and math.isfinite(step):
-        _check_step(step, f"{place}.multipleOf", param)
-
-
-def _check_step(step: float, place: str, param: str) -> None:
-    digits = int("".join(map(str, Decimal(str(step)).normalize().as_tuple().digits)))
-    if abs(step) >= 1:
-        digits = max(digits, int(min(abs(step), 1e18)))
-    if digits > MAX_STEP:
-        raise InvalidRequest(
-            f"{place} is {step}; at most {MAX_STEP} is enforced (the decimal point left out)", param=param
-        )
-
-
-def _check_length(value: str, place: str, param: str) -> None:
-    if place.endswith(".pattern"):
-        check_pattern(value, place, param)
-    elif not place.endswith(_ANNOTATIONS):
-        check_text(value, place, param)
+    if isinstance(step, bool) or not isinstance(step, int | float) or not math.isfinite(step):
+        return 0
+    if abs(step) > MAX_STEPS:
+        return MAX_STEPS + 1
+    return max(int("".join(map(str, Decimal(str(step)).normalize().as_tuple().digits))), int(abs(step)))
 
 
 _ANNOTATIONS = (".description", ".title", ".$comment", ".default")
@@ -114,4 +151,11 @@ _ANNOTATIONS = (".description", ".title", ".$comment", ".default")
 
 
 def _is_json(value: object) -> bool:
-    return value is None or isinstance(value, list | bool | int) or (isinstance(value, float) and math.isfinite(value))
+    """A list, or a scalar that others read as it is written: integers have 64 bits."""
+    if isinstance(value, int):
+        return value.bit_length() <= 64
+    return value is None or isinstance(value, list) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _shown(value: object) -> str:
+    return "an integer of over 64 bits" if isinstance(value, int) and value.bit_length() > 64 else str(value)[:40]

@@ -7,7 +7,6 @@ from typing import Any
 _UNKNOWN_KEYS = re.compile(r'Unimplemented keys: \["((?:[^"\\]|\\.)*)"')
 _POINTER = re.compile(r"Pointer '([^']*)' does not exist")
 _RESOURCE = re.compile(r"Resource '([^']*)'")
-_QUOTED = re.compile(r"Invalid type: (.*)|Unknown format: (.*)|format: (.*)")
 
 
 def find_place(schema: Any, words: str) -> str:
@@ -28,7 +27,8 @@ def _is_named(value: Mapping[str, Any], words: str) -> bool:
         text = value.get(name)
         if isinstance(text, str) and len(text) >= least and text in words:
             return True
-    return f"Invalid type: {value.get('type')}" == words
+    kinds = value.get("type")
+    return any(f"Invalid type: {kind}" == words.strip() for kind in (kinds if isinstance(kinds, list) else [kinds]))
 
 
 def _objects(schema: Any) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -16,7 +16,7 @@ import headway_wire as wire
 from headway.core.structured import StructuredOutputs, StructureKind
 from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.text.grammar import Grammar, JsonSchema, Part, json_part, lark_text
-from headway.text.schema_bounds import check_pattern, check_schema, check_text
+from headway.text.schema_bounds import check_pattern, check_quantifiers, check_schema, check_text
 from headway.text.tokenizer import check_encodable
 
 MAX_CHOICES = 10_000
@@ -84,6 +84,7 @@ def _grammar(value: object, param: str) -> Grammar:
         raise InvalidRequest(
             f"{param} has {len(text)} characters, at most {MAX_GRAMMAR}: make the grammar smaller", param=param
         )
+    check_quantifiers(text, param, param)
     rules = _EBNF_RULE.findall(text)
     if len(rules) > MAX_RULES:
         raise InvalidRequest(

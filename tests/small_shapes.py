@@ -1,4 +1,7 @@
-"""A small Llama whose bytes are worked out by hand in several tests."""
+"""Small Llamas: one whose bytes are worked out by hand in several tests, and its kin."""
+
+from dataclasses import replace
+from typing import Any
 
 from headway.checkpoint.shape import ModelShape, RopeShape
 
@@ -16,3 +19,12 @@ LLAMA = ModelShape(
     rope=RopeShape(dims=16),
     is_tied=True,
 )
+
+
+def like_llama(*, head_dim: int = 16, **changes: Any) -> ModelShape:
+    """LLAMA with other heads, all of them turned, and other changes."""
+    return replace(LLAMA, **{"head_dim": head_dim, "rope": RopeShape(dims=head_dim), **changes})
+
+
+TINY_LLAMA = like_llama(vocab_size=40, hidden_size=32, head_dim=8, intermediate_size=48, max_position=1024)
+"""Small enough for every kind of step at every border."""

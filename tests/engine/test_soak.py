@@ -17,7 +17,6 @@ from headway.cache.kv_cache import KVCache
 from headway.cache.kv_store import KVStore
 from headway.cache.radix_tree import RadixTree
 from headway.checkpoint.checkpoint import open_checkpoint
-from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.config import EngineConfig
 from headway.core.output import TextDelta
 from headway.core.sampling import SamplingParams
@@ -30,6 +29,7 @@ from headway.model.registry import make_program
 from headway.testing.tiny_model import END_TOKEN_ID, VOCAB_SIZE, write_tiny_model
 from headway.text.tokenizer import Tokenizer, make_tokenizer
 from headway.worker.assembler import ChoiceAssembler
+from small_shapes import like_llama
 
 MAX_MODEL_LEN = 64
 NUM_SLOTS = 512
@@ -101,19 +101,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     shape, weights = checkpoint.shape, checkpoint.weights
     is_tiny = request.param == "tiny"
     if not is_tiny:
-        shape = ModelShape(
-            architecture="llama",
-            vocab_size=VOCAB_SIZE,
-            hidden_size=64,
-            num_layers=2,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=16,
-            intermediate_size=96,
-            max_position=128,
-            norm_eps=1e-5,
-            rope=RopeShape(dims=16),
-        )
+        shape = like_llama(vocab_size=VOCAB_SIZE, intermediate_size=96, max_position=128, is_tied=False)
     program = make_program(shape, max_model_len=MAX_MODEL_LEN)
     if not is_tiny:
         weights = RandomWeights(program.weights)

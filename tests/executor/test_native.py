@@ -10,7 +10,6 @@ import pytest
 import headway_wire as wire
 from headway import _native
 from headway.cache.kv_store import KVStore
-from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.config import EngineConfig
 from headway.engine.sampler import Sampler
 from headway.errors import InvalidConfig, InvariantBroken, TensorMismatch, UnsupportedModel
@@ -34,23 +33,10 @@ from headway.model.ops import (
 )
 from headway.model.program import CacheSpec, Program
 from program_reference import reference_logits, to_bfloat16, to_float16
+from small_shapes import TINY_LLAMA
 
 BLOCK = 16
-SHAPE = ModelShape(
-    architecture="llama",
-    vocab_size=40,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    intermediate_size=48,
-    max_position=1024,
-    norm_eps=1e-5,
-    rope=RopeShape(dims=8),
-    is_tied=True,
-)
-PROGRAM = make_program(SHAPE)
+PROGRAM = make_program(TINY_LLAMA)
 
 
 @pytest.fixture(params=_native.available_isas())
@@ -211,7 +197,7 @@ def test_sampling_in_the_same_call_is_sampling_the_logits(isa, threads):
     embed = RandomWeights().arrays["embed.weight"].copy()
     embed[13] = np.inf
     head = to_bfloat16(np.random.default_rng(4).normal(size=(40, 32))).astype(np.float32)
-    program = make_program(dataclasses.replace(SHAPE, is_tied=False))
+    program = make_program(dataclasses.replace(TINY_LLAMA, is_tied=False))
     executor = make(program, weights=RandomWeights(program, embed__weight=embed, lm_head__weight=head), threads=threads)
     sampler = Sampler(max_num_seqs=8, vocab_size=40, max_model_len=64, threads=1)
     for row in range(4):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from headway.cache.kv_store import KVStore
-from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, TensorMismatch, UnsupportedModel
 from headway.executor import make_executor
@@ -17,23 +16,10 @@ from headway.executor.groups import MAX_SLICES
 from headway.executor.torch import TorchExecutor
 from headway.model import make_program
 from headway.model.ops import Attention, Logits, Rope
+from small_shapes import TINY_LLAMA
 
 BLOCK = 16
-SHAPE = ModelShape(
-    architecture="llama",
-    vocab_size=40,
-    hidden_size=32,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    intermediate_size=48,
-    max_position=256,
-    norm_eps=1e-5,
-    rope=RopeShape(dims=8),
-    is_tied=True,
-)
-PROGRAM = make_program(SHAPE)
+PROGRAM = make_program(TINY_LLAMA)
 
 
 @pytest.fixture(autouse=True)

@@ -4,23 +4,13 @@ import dataclasses
 
 import pytest
 
-from headway.checkpoint.shape import ModelShape, RopeShape
 from headway.errors import InvariantBroken, UnsupportedModel
 from headway.model import describe, make_program
 from headway.model.ops import Add, Linear, Logits, Mul, Norm, Scale
+from small_shapes import like_llama
 
-SHAPE = ModelShape(
-    architecture="llama",
-    vocab_size=50,
-    hidden_size=16,
-    num_layers=1,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    intermediate_size=24,
-    max_position=64,
-    norm_eps=1e-5,
-    rope=RopeShape(dims=8),
+SHAPE = like_llama(
+    vocab_size=50, hidden_size=16, num_layers=1, head_dim=8, intermediate_size=24, max_position=64, is_tied=False
 )
 LLAMA = make_program(SHAPE)
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from headway.checkpoint.shape import ModelShape, RopeShape
+from headway.checkpoint.shape import RopeShape
 from headway.errors import UnsupportedModel
 from headway.model import make_program
 from headway.model.rope import make_frequencies
+from small_shapes import like_llama
 
 MAX = 4096
 PARAMETERS = [
@@ -85,17 +86,5 @@ def test_what_is_not_there_is_refused_by_name(scaling, factors, words):
     ],
 )
 def test_the_longest_context_is_what_the_frequencies_are_stretched_to(scaling, asked, longest):
-    shape = ModelShape(
-        architecture="llama",
-        vocab_size=8,
-        hidden_size=8,
-        num_layers=1,
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=8,
-        intermediate_size=8,
-        max_position=64,
-        norm_eps=1e-5,
-        rope=RopeShape(dims=8, scaling=scaling),
-    )
+    shape = like_llama(head_dim=8, max_position=64, rope=RopeShape(dims=8, scaling=scaling))
     assert make_program(shape, max_model_len=asked).max_position == longest

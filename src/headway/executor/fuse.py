@@ -20,8 +20,28 @@ Fusion = Literal["linears", "ropes", "gates", "residuals"]
 ALL_FUSIONS: tuple[Fusion, ...] = ("linears", "ropes", "gates", "residuals")
 
 
+class _OneInput:
+    __slots__ = ()
+    input: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The values read."""
+        return (self.input,)
+
+
+class _OneOut:
+    __slots__ = ()
+    out: str
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        """The value made."""
+        return (self.out,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedLinear:
+class JoinedLinear(_OneInput):
     """Linears over one input; outs are neighbouring columns of one matrix, in this order."""
 
     outs: tuple[str, ...]
@@ -29,11 +49,6 @@ class JoinedLinear:
     weights: tuple[str, ...]
     biases: tuple[str, ...]
     """One each, or none at all."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +62,7 @@ class JoinedRope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(_OneOut):
     """out = activation(gate) * up."""
 
     out: str
@@ -56,18 +71,13 @@ class Gate:
     kind: ActivationKind
 
     @property
-    def outs(self) -> tuple[str, ...]:
-        """The value made."""
-        return (self.out,)
-
-    @property
     def inputs(self) -> tuple[str, ...]:
         """The values read."""
         return (self.gate, self.up)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddLinear:
+class AddLinear(_OneOut):
     """out = base + (input @ weight.T + bias) * scale."""
 
     out: str
@@ -76,11 +86,6 @@ class AddLinear:
     weight: str
     bias: str | None
     scale: float
-
-    @property
-    def outs(self) -> tuple[str, ...]:
-        """The value made."""
-        return (self.out,)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -92,7 +97,7 @@ PlanOp = Op | JoinedLinear | JoinedRope | Gate | AddLinear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatedLinear:
+class GatedLinear(_OneInput, _OneOut):
     """out = activation(input @ gate.T + gate_bias) * (input @ up.T + up_bias)."""
 
     out: str
@@ -102,16 +107,6 @@ class GatedLinear:
     gate_bias: str | None
     up_bias: str | None
     kind: ActivationKind
-
-    @property
-    def outs(self) -> tuple[str, ...]:
-        """The value made."""
-        return (self.out,)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
 
 
 def outs_of(op: PlanOp | GatedLinear) -> tuple[str, ...]:

@@ -1,16 +1,19 @@
 """Log-probabilities of prompts: transformers' over the same weights, and the same bits however a prompt is computed."""
 
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import headway_wire as wire
 from headway.config import EngineConfig
 from headway.engine.engine import Engine
 from headway.engine.loading import load_engine
-from parity.architectures import CASES, Saved
+from parity.architectures import CASES, Case, Saved, save_model
 
 PROMPT = np.random.default_rng(4).integers(3, 128, size=45).tolist()
 
@@ -69,3 +72,43 @@ def test_the_native_executor_changes_no_bit_by_chunks_a_cached_prefix_or_company
         engine.submit(wire.Submit(request_id=f"o{number}", prompt_token_ids=PROMPT[number:30], sampling=others))
     assert scores(engine, PROMPT, "beside") == whole
     assert scores(engine, PROMPT, "several", n=3) == whole
+
+
+class LargestTensor(TorchDispatchMode):
+    """Elements of the largest tensor that torch makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = [each.numel() for each in (made if isinstance(made, tuple | list) else [made]) if torch.is_tensor(each)]
+        self.numel = max([self.numel, *sizes])
+        return made
+
+
+WIDE = Case("LlamaForCausalLM", {"vocab_size": 20_000, "hidden_size": 32, "max_position_embeddings": 1024})
+LONG = np.random.default_rng(5).integers(3, 20_000, size=600).tolist()
+
+
+@pytest.mark.parametrize("executor", ["native", "torch"])
+def test_no_memory_is_ever_taken_for_the_scores_of_a_whole_prompt(tmp_path: Path, executor: str) -> None:
+    """600 tokens of 20,000 scores are 48 MB, and 12 MB for a quarter of them: nothing that large is made, neither by
+    numpy and Python nor by torch; the native executor's memory is all there before."""
+    save_model(WIDE, tmp_path)
+    limits = {"max_num_seqs": 8, "kv_cache_memory": 2**22, "threads": 1}
+    engine, info = load_engine(tmp_path, EngineConfig(executor=executor, **limits), lambda _: None)
+    largest = LargestTensor()
+    tracemalloc.start()
+    try:
+        with largest:
+            scores(engine, LONG, prompt_logprobs=5)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    quarter = len(LONG) // 4 * 20_000
+    assert peak_bytes < 4 * quarter
+    assert largest.numel < quarter
+    if executor == "native":
+        assert info["workspace_bytes"] < 4 * quarter

@@ -10,9 +10,11 @@ _TEXT_ONLY = "the models here read and write text only"
 _NO_LORA = "merge the adapter into the model first"
 _NO_TOOLS = "calls of tools are not parsed yet; read them from the text"
 _OWN_FILES = "it is read from the model's own files"
+_LLAMA = "that is llama.cpp's name"
+_TASK = "what a model does is seen from its files: encoders make vectors and scores, others text"
+_POOLING = "an encoder's vectors are made as its own files say"
 _NO_TLS = "end TLS in a proxy before Headway (nginx, caddy)"
 _LOGS = "use --log-level"
-_LLAMA = "that is llama.cpp's name"
 
 REFUSED: dict[str, str] = {
     # Parallelism and where it runs
@@ -54,10 +56,15 @@ REFUSED: dict[str, str] = {
     "trust-remote-code": "code inside a checkpoint is never run; the architectures are Headway's own",
     "config-format": "it is seen from the files",
     "model-impl": "the architectures are Headway's own",
-    "runner": "only text generation is served yet",
-    "task": "only text generation is served yet",
-    "convert": "only text generation is served yet",
-    "pooler-config": "only text generation is served yet",
+    "runner": _TASK,
+    "task": _TASK,
+    "convert": _TASK,
+    "embedding": f"{_LLAMA}: {_TASK}",
+    "embeddings": f"{_LLAMA}: {_TASK}",
+    "reranking": f"{_LLAMA}: {_TASK}",
+    "rerank": f"{_LLAMA}: {_TASK}",
+    "pooling": f"{_LLAMA}: {_POOLING}",
+    "pooler-config": _POOLING,
     "ignore-patterns": "only the files that are needed are downloaded",
     "safetensors-load-strategy": "weights are mapped and read once",
     "model-loader-extra-config": "weights are mapped and read once",

@@ -53,6 +53,8 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "load_timeout": ("5m", 300, 300.0),
     "chat_template": ("chat.jinja", "chat.jinja", "chat.jinja"),
     "generation_config": ("headway", "headway", "headway"),
+    "tool_call_parser": ("hermes", "hermes", "hermes"),
+    "reasoning_parser": ("none", "none", "none"),
     "host": ("::1", "::1", "::1"),
     "port": ("9001", 9001, 9001),
     "api_key": ("k1,k2", ["k1", "k2"], ("k1", "k2")),

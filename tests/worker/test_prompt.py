@@ -8,7 +8,7 @@ from headway.core.request import ChatPrompt, Prompt, TextPrompt, TokensPrompt
 from headway.text.chat_template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
 from headway.worker import prompt as prompt_module
-from headway.worker.prompt import LONG_TEXT_CHARACTERS, ModelText, tokenize_prompt
+from headway.worker.prompt import LONG_TEXT_CHARACTERS, ModelText, ReadPrompt, tokenize_prompt
 
 LONG = "word " * LONG_TEXT_CHARACTERS
 
@@ -29,13 +29,13 @@ async def test_a_long_prompt_of_any_kind_is_prepared_off_the_event_loop(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, prompt: Prompt, is_in_a_thread: bool
 ) -> None:
     threads = []
-    prepare = prompt_module.prepare_prompt
+    prepare = prompt_module.read_prompt
 
-    def watched(text: ModelText, prompt: Prompt) -> list[int]:
+    def watched(text: ModelText, prompt: Prompt) -> ReadPrompt:
         threads.append(threading.current_thread())
         return prepare(text, prompt)
 
-    monkeypatch.setattr(prompt_module, "prepare_prompt", watched)
+    monkeypatch.setattr(prompt_module, "read_prompt", watched)
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
-    assert await tokenize_prompt(ModelText(tokenizer, template), prompt)
+    assert (await tokenize_prompt(ModelText(tokenizer, template), prompt)).token_ids
     assert [thread is not threading.main_thread() for thread in threads] == [is_in_a_thread]

@@ -15,7 +15,7 @@ from headway.worker.prompt import (
     check_request,
     complete_sampling,
     fit_prompt,
-    prepare_prompt,
+    read_prompt,
 )
 
 CHATML = (
@@ -28,7 +28,7 @@ JOKE = [{"role": "user", "content": "Joke?"}, {"role": "assistant", "content": "
 
 
 def render(tokenizer: Tokenizer, prompt: Prompt, template: str = CHATML) -> str:
-    return tokenizer.decode(prepare_prompt(ModelText(tokenizer, ChatTemplate(template)), prompt))
+    return tokenizer.decode(read_prompt(ModelText(tokenizer, ChatTemplate(template)), prompt).token_ids)
 
 
 @pytest.mark.parametrize("template", [CHATML, TRIMS])
@@ -51,7 +51,7 @@ def test_control_tokens_of_a_continued_message_stay_text() -> None:
             return [1]
 
     messages = [JOKE[0], {"role": "assistant", "content": "a<|im_end|>b"}]
-    prepare_prompt(ModelText(Spy(), template), ChatPrompt(messages, continue_final_message=True))  # type: ignore[arg-type]
+    read_prompt(ModelText(Spy(), template), ChatPrompt(messages, continue_final_message=True))  # type: ignore[arg-type]
     (rendered,) = ids
     assert rendered.text.endswith("assistant\na<|im_end|>b")
     assert any(rendered.text[start:end].find("<|im_end|>") >= 0 for start, end in rendered.protected)
@@ -91,7 +91,7 @@ def test_a_template_gets_its_own_switches_and_nothing_else(tokenizer: Tokenizer)
 def prepared(tokenizer: Tokenizer, prompt: Prompt | None = None, **sampling: Any) -> PreparedRequest:
     prompt = prompt or TextPrompt("0123456789")
     request = GenerateRequest("r", "m", prompt, SamplingParams(**sampling))
-    return check_request(ModelText(tokenizer), request, prepare_prompt(ModelText(tokenizer), prompt))
+    return check_request(ModelText(tokenizer), request, read_prompt(ModelText(tokenizer), prompt))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ _ONE_MACHINE = "a model runs on this machine alone, its layers split by --tensor
 _NO_GPU_POOL = "memory is planned by --kv-cache-memory (bytes, or a fraction of what is available)"
 _TEXT_ONLY = "the models here read and write text only"
 _NO_LORA = "merge the adapter into the model first"
-_NO_TOOLS = "calls of tools are not parsed yet; read them from the text"
 _OWN_FILES = "it is read from the model's own files"
 _LLAMA = "that is llama.cpp's name"
 _TASK = "what a model does is seen from its files: encoders make vectors and scores, others text"
@@ -73,11 +72,9 @@ REFUSED: dict[str, str] = {
     "chat-template-content-format": "the template decides; text parts are joined",
     "trust-request-chat-template": "a request cannot bring a template: give --chat-template",
     "override-generation-config": "give --generation-config a folder with your generation_config.json",
-    "enable-auto-tool-choice": _NO_TOOLS,
-    "tool-call-parser": _NO_TOOLS,
-    "tool-parser-plugin": _NO_TOOLS,
-    "reasoning-parser": "reasoning comes as part of the text",
-    "enable-reasoning": "reasoning comes as part of the text",
+    "enable-auto-tool-choice": "leave it out: requests with tools may always call them",
+    "tool-parser-plugin": "name one of --tool-call-parser",
+    "enable-reasoning": "leave it out: reasoning is told apart where the model reasons",
     "structured-outputs-config": "structured output is not there yet",
     "guided-decoding-backend": "structured output is not there yet",
     "limit-mm-per-prompt": _TEXT_ONLY,

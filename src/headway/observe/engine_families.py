@@ -23,6 +23,7 @@ ENGINE_GAUGES: Mapping[str, tuple[str, str]] = {
     "num_free_blocks": ("headway_kv_blocks_free", "KV blocks that hold nothing."),
     "num_pinned_blocks": ("headway_kv_blocks_pinned", "KV blocks of prefixes that are kept for good."),
     "num_cached_blocks": ("headway_kv_blocks_cached", "KV blocks that only the prefix cache holds."),
+    "num_waiting_for_grammars": ("headway_requests_compiling", "Requests whose grammars are being compiled."),
     "client_open_requests": ("headway_requests_open", "Requests that the worker has accepted and not ended."),
 }
 """A number of a model's stats to its gauge."""
@@ -38,11 +39,23 @@ ENGINE_COUNTERS: Mapping[str, tuple[str, str]] = {
     ),
     "steps_total": ("headway_engine_steps", "Steps of the engine."),
     "client_overshoot_tokens_total": ("headway_overshoot_tokens", "Tokens computed after the end of their choice."),
+    "forced_tokens_total": ("headway_forced_tokens", "Output tokens that a constraint left no choice about."),
+    "grammars_total": ("headway_grammars", "Constrained requests, each asking for its grammar."),
+    "grammar_hits_total": ("headway_grammar_hits", "Of them: the grammar was compiled, or on its way."),
+    "grammar_failures_total": ("headway_grammar_failures", "Grammars that could not be compiled."),
+    "grammar_compile_seconds_total": (
+        "headway_grammar_compile_seconds",
+        "Time in which side threads compiled grammars.",
+    ),
     "wire_cpu_seconds_total": ("headway_wire_cpu_seconds", "Processor time of engine threads in sending events."),
     "accepted_total": ("headway_requests_accepted", "Requests that the worker accepted."),
     "refused_total": ("headway_requests_refused", "Requests that the worker refused."),
     "failed_steps_total": ("headway_engine_steps_failed", "Steps of the engine that failed as a whole."),
     "client_aborts_total": ("headway_request_aborts", "Aborts sent to the worker, one a request or choice."),
+    "client_unreadable_calls_total": (
+        "headway_unreadable_tool_calls",
+        "Tool calls that a parser could not read, and that were answered as text.",
+    ),
 }
 """A number of a model's stats to its counter, _total left out."""
 

@@ -15,10 +15,13 @@ import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig, TextConfig
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
-from headway.text.chat_template import make_chat_template
+from headway.text.chat_template import ChatTemplate, make_chat_template
+from headway.text.reasoning import choose_reasoning
 from headway.text.source import TextSource
-from headway.text.tokenizer import make_tokenizer
+from headway.text.tokenizer import Tokenizer, make_tokenizer
+from headway.text.tool_calls import choose_dialect
 from headway.worker.channel import Channel, Receiver
+from headway.worker.constraining import OutputStyle
 from headway.worker.encoder_text import EncoderText
 from headway.worker.process import start_process
 from headway.worker.prompt import ModelText
@@ -101,19 +104,37 @@ def open_model(model: ModelConfig, path: Path, opened: "Checkpoint | None" = Non
     encoder = make_encoder_text(checkpoint.shape)
     if encoder is not None:
         _check_encoder_settings(model.text, path)
+    tokenizer = make_tokenizer(checkpoint.text)
+    template = make_chat_template(checkpoint.text, model.text.chat_template)
     text = ModelText(
-        tokenizer=make_tokenizer(checkpoint.text),
-        chat_template=make_chat_template(checkpoint.text, model.text.chat_template),
+        tokenizer=tokenizer,
+        chat_template=template,
         generation_defaults=read_generation_defaults(checkpoint.text, model.text.generation_config),
         encoder=encoder,
+        output=OutputStyle() if encoder is not None else make_output_style(model.text, template, tokenizer),
     )
     return OpenedModel(text, checkpoint.created)
+
+
+def make_output_style(text: TextConfig, template: ChatTemplate | None, tokenizer: Tokenizer) -> OutputStyle:
+    """How a model's tool calls and reasoning look: what was named, else what its chat template tells.
+
+    Raises InvalidConfig for a name that there is not.
+    """
+    source = "" if template is None else template.source
+    dialect = choose_dialect(source, tokenizer, _named(text.tool_call_parser))
+    return OutputStyle(dialect, choose_reasoning(source, tokenizer, _named(text.reasoning_parser)))
+
+
+def _named(setting: str) -> str | None:
+    return None if setting == "auto" else setting
 
 
 def _check_encoder_settings(text: TextConfig, path: Path) -> None:
     """Raises InvalidConfig for what has no effect where no text is made."""
     given = {"chat_template": text.chat_template}
-    given["generation_config"] = None if text.generation_config == "auto" else text.generation_config
+    for name in ("generation_config", "tool_call_parser", "reasoning_parser"):
+        given[name] = _named(getattr(text, name))
     for name, value in given.items():
         if value is not None:
             raise InvalidConfig(

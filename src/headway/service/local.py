@@ -94,7 +94,7 @@ class LocalService:
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:
         """The ids that generate() would send."""
         opened = await self._residents.text(self._find(model))
-        return await tokenize_prompt(opened.text, prompt)
+        return (await tokenize_prompt(opened.text, prompt)).token_ids
 
     async def detokenize(self, model: str, token_ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included."""

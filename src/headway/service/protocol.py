@@ -122,7 +122,8 @@ class Service(Protocol):
 
         A model's numbers are its worker's last Stats as they came, and the parent's own: client_open_requests,
         client_output_tokens_total (billed), client_overshoot_tokens_total, client_aborts_total,
-        client_internal_errors_total. Counters (*_total) go on over restarts of the worker.
+        client_internal_errors_total, client_unreadable_calls_total (tool calls that became text). Counters (*_total)
+        go on over restarts of the worker.
         The pool's: waiting_requests, leases, worker_starts_total, worker_restarts_total, worker_failures_total.
         """
         ...

@@ -62,6 +62,13 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     load_waits_for: str | None = None
     """A path: in the last phase the load waits until something is there."""
     generation_defaults: dict[str, Any] = {}
+    tool_call_parser: str = "auto"
+    """As --tool-call-parser; auto: hermes, which the scripted chat template shows."""
+    reasoning_parser: str = "none"
+    """As --reasoning-parser. The template opens a block where enable_thinking is true, and has a closed one where it is
+    false."""
+    is_enforced: bool = False
+    """Replies are said to keep to the constraints that they are given, which a script does not look at."""
 
 
 def words(script: Script) -> list[bytes]:

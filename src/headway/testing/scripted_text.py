@@ -1,5 +1,9 @@
 """A script's text: the real tokenizer and chat template over the script's own vocabulary (script.py)."""
 
+from dataclasses import replace
+
+from headway.config import TextConfig
+from headway.service.loader import make_output_style
 from headway.testing.script import CONTROL_TOKENS, END_TOKEN_ID, Script, words
 from headway.text.byte_alphabet import CHARACTER_OF_BYTE
 from headway.text.chat_template import make_chat_template
@@ -8,10 +12,15 @@ from headway.text.tokenizer import make_tokenizer
 from headway.worker.prompt import ModelText
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "{% if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|end|>{% endif %}"
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}"
+    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n'
+    "</tool_call>{% endfor %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined %}"
+    "{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}{% endif %}"
 )
-"""<|user|>hello<|end|><|assistant|> is 5 + 3 = 8 tokens."""
+"""<|user|>hello<|end|><|assistant|> is 5 + 3 = 8 tokens. Calls are written as the dialect hermes does."""
 
 
 def make_text_source(script: Script) -> TextSource:
@@ -38,4 +47,7 @@ def make_text_source(script: Script) -> TextSource:
 def make_text(script: Script) -> ModelText:
     """The real tokenizer and template over the script's vocabulary."""
     source = make_text_source(script)
-    return ModelText(make_tokenizer(source), make_chat_template(source, None), script.generation_defaults)
+    tokenizer, template = make_tokenizer(source), make_chat_template(source, None)
+    text = TextConfig(tool_call_parser=script.tool_call_parser, reasoning_parser=script.reasoning_parser)
+    style = replace(make_output_style(text, template, tokenizer), can_constrain=script.is_enforced)
+    return ModelText(tokenizer, template, script.generation_defaults, output=style)

@@ -29,6 +29,7 @@ class Detokenizer:
         skip_special_tokens: leaves special tokens out of the text.
         continues: the ids go on behind a prompt, so that a leading space is the text's own; False: they are a whole
             text, whose first space a tokenizer of Llama 2's kind takes away.
+        shown: special tokens that are not left out.
     """
 
     __slots__ = (
@@ -39,9 +40,17 @@ class Detokenizer:
         "_tokenizer",
     )
 
-    def __init__(self, tokenizer: SpelledTokens, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: SpelledTokens,
+        *,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        shown: Set[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
-        self._left_out: Set[int] = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        left_out: Set[int] = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._left_out = left_out - shown if shown else left_out
         self._decoder = _Utf8Decoder(errors="replace")
         self._drops_space = tokenizer.strips_leading_space and not continues
         self._is_whole = True

@@ -34,6 +34,8 @@ class TemplateForms:
     """An assistant's message shows its calls only where its content is null."""
     shows_tools: bool = False
     """Tools that are given are in the prompt."""
+    shows_calls: bool = False
+    """An assistant's calls are in the prompt."""
 
 
 def find_forms(render: Render) -> TemplateForms:
@@ -55,7 +57,14 @@ def find_forms(render: Render) -> TemplateForms:
     as_text, as_object = shown_call(content, _ARGUMENTS_TEXT), shown_call(content, _ARGUMENTS)
     is_raw = as_text is not None and _ARGUMENTS_TEXT in as_text
     takes_text = is_raw and (as_object is None or (as_text or "").replace("1.50", "1.5") == as_object)
-    return TemplateForms(takes_strings, takes_parts, takes_text, needs_null, _shows_tools(render, takes_strings))
+    return TemplateForms(
+        takes_strings,
+        takes_parts,
+        takes_text,
+        needs_null,
+        shows_tools=_shows_tools(render, takes_strings),
+        shows_calls=as_text is not None or as_object is not None,
+    )
 
 
 def _try(render: Render, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str | None:

@@ -1,19 +1,26 @@
-"""One choice's way from tokens to text: detokenise, look for stop strings, name the tokens of logprobs. And a prompt's.
+"""One choice's way from tokens to text: detokenise, look for stop strings, tell reasoning and tool calls from the text,
+name the tokens of logprobs. And a prompt's.
 
-No asyncio: the worker client and the offline LLM both push token events in and take TextDeltas out. What counts as
-output ends with the token that completed the stop; tokens after it are overshoot.
+Stop strings are looked for in the whole text, reasoning and calls included, as vLLM does. No asyncio: the worker client
+and the offline LLM both push token events in and take TextDeltas out. What counts as output ends with the token that
+completed the stop; tokens after it are overshoot.
 """
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import headway_wire as wire
 from headway.core.output import FinishReason, Logprob, PromptOutput, TextDelta, TokenLogprob
 from headway.core.sampling import SamplingParams
+from headway.core.tools import ToolCallDelta
 from headway.errors import InternalError
 from headway.text.detokenizer import Detokenizer
 from headway.text.stop import StopMatcher
 from headway.text.tokenizer import Tokenizer
+from headway.text.tool_calls.dialect import special_ids
+from headway.worker.answer_parser import AnswerParser, Pieces
+from headway.worker.constraining import OutputForm
 
 
 class ChoiceAssembler:
@@ -21,33 +28,54 @@ class ChoiceAssembler:
 
     A stop string counts only where it lies wholly behind the first min_tokens tokens. The text of a token that ended
     the choice (an end token, one of stop_token_ids) is left out unless include_stop_str_in_output; the token counts.
+
+    Args:
+        form: how its text is read; None: as text alone.
     """
 
     __slots__ = (
         "_detokenizer",
         "_hidden_ids",
         "_is_plain",
+        "_parsed",
+        "_parser",
         "_sampling",
         "_stop",
         "_tokenizer",
         "choice",
         "is_ended",
+        "num_forced",
         "num_overshoot",
+        "num_reasoning",
         "num_tokens",
     )
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, choice: int = 0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, sampling: SamplingParams, choice: int = 0, form: OutputForm | None = None
+    ) -> None:
         self.choice = choice
         self.is_ended = False
         self.num_tokens = 0
         """Output tokens that count: what is billed."""
         self.num_overshoot = 0
         """Output tokens that were computed after the end."""
+        self.num_reasoning = 0
+        """Of num_tokens: its reasoning's, the marks around it included."""
+        self.num_forced = 0
+        """Of num_tokens: those that were not sampled."""
         self._tokenizer = tokenizer
         self._sampling = sampling
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens, continues=True)
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            skip_special_tokens=sampling.skip_special_tokens,
+            continues=True,
+            shown=frozenset() if form is None else _marker_ids(tokenizer, form.markers),
+        )
         self._stop = StopMatcher(sampling.stop, sampling.include_stop_str_in_output)
-        self._is_plain = not sampling.stop and sampling.logprobs is None
+        self._parser = None if form is None else AnswerParser(form)
+        self._parsed: list[Pieces] = []
+        """What the parser made since the last delta."""
+        self._is_plain = not sampling.stop and sampling.logprobs is None and form is None
         """Nothing to look for and nothing to name: the usual case, and the short way."""
         self._hidden_ids = tokenizer.special_token_ids if sampling.skip_special_tokens else frozenset()
 
@@ -62,6 +90,7 @@ class ChoiceAssembler:
         token_ids = event.token_ids
         if self._is_plain and event.finish_reason is None and token_ids:
             self.num_tokens += len(token_ids)
+            self.num_forced += event.num_forced_tokens
             return TextDelta(self.choice, self._detokenizer.push(token_ids), tuple(token_ids))
         if not token_ids and event.finish_reason is None:
             return None
@@ -86,28 +115,65 @@ class ChoiceAssembler:
         tail, matched = self._flush()
         self.is_ended = True
         if matched is not None:
-            return TextDelta(self.choice, tail, finish_reason="stop", stop_reason=matched)
-        return TextDelta(self.choice, tail, finish_reason=finish_reason, stop_reason=stop_reason)
+            finish_reason, stop_reason = "stop", matched
+        pieces = self._take_pieces(tail, finish_reason, stop_reason)
+        return TextDelta(self.choice, pieces.text, (), (), finish_reason, stop_reason, *_untold(pieces))
+
+    @property
+    def num_unreadable(self) -> int:
+        """Tool calls that could not be read, and became text."""
+        return 0 if self._parser is None else self._parser.num_unreadable
 
     def drop(self) -> None:
         """Ends the choice without a word: nobody reads it any more."""
         self.is_ended = True
 
     def _read(self, token_ids: Sequence[int]) -> tuple[str, int, str | None]:
-        """The text of the tokens, how many of them it took, and the stop string that was met."""
-        if not self._sampling.stop:
+        """The text of the tokens, how many of them it took, and the stop string that was met.
+
+        With a parser the text is told to it, token by token, and none is left.
+        """
+        if not self._sampling.stop and self._parser is None:
             return self._detokenizer.push(token_ids), len(token_ids), None
         parts = []
         for index, token_id in enumerate(token_ids):
-            piece = self._detokenizer.push((token_id,))
-            if self.num_tokens + index < self._sampling.min_tokens:
-                parts.append(piece)
-                continue
-            match = self._stop.push(piece)
-            parts.append(match.text)
-            if match.matched is not None:
-                return "".join(parts), index + 1, match.matched
+            piece, matched = self._detokenizer.push((token_id,)), None
+            if self._sampling.stop and self.num_tokens + index >= self._sampling.min_tokens:
+                piece, matched = self._search(piece)
+            parts.append(piece if self._parser is None else self._parse(self._parser, piece))
+            if matched is not None:
+                return "".join(parts), index + 1, matched
         return "".join(parts), len(token_ids), None
+
+    def _search(self, piece: str) -> tuple[str, str | None]:
+        match = self._stop.push(piece)
+        return match.text, match.matched
+
+    def _parse(self, parser: AnswerParser, piece: str) -> str:
+        """Tells the parser one token's text; leaves none."""
+        was_reasoning = parser.is_reasoning
+        if piece:
+            self._parsed.append(parser.push(piece))
+        self.num_reasoning += was_reasoning or parser.is_reasoning
+        return ""
+
+    def _take_pieces(self, text: str, finish_reason: FinishReason | None, stop_reason: int | str | None) -> Pieces:
+        """What a delta tells: `text`, or what the parser made of it and of what it was told before."""
+        if self._parser is None:
+            return Pieces("", text)
+        parsed, self._parsed = self._parsed, []
+        if text:
+            parsed.append(self._parser.push(text))
+        if finish_reason is not None:
+            is_cut = finish_reason != "stop" or isinstance(stop_reason, str)
+            parsed.append(self._parser.end(is_cut=is_cut))
+        if len(parsed) == 1:
+            return parsed[0]
+        return Pieces(
+            "".join([pieces.reasoning for pieces in parsed]),
+            "".join([pieces.text for pieces in parsed]),
+            [call for pieces in parsed for call in pieces.tool_calls],
+        )
 
     def _flush(self) -> tuple[str, str | None]:
         tail = self._detokenizer.flush()
@@ -136,8 +202,12 @@ class ChoiceAssembler:
                 for index, (token_id, entry) in enumerate(zip(token_ids, event.logprobs, strict=False))
             )
         self.num_tokens += num_used
+        self.num_forced += min(event.num_forced_tokens, num_used)
         self.is_ended = finish_reason is not None
-        return TextDelta(self.choice, text, token_ids, logprobs, finish_reason, stop_reason)
+        if self._parser is None:
+            return TextDelta(self.choice, text, token_ids, logprobs, finish_reason, stop_reason)
+        pieces = self._take_pieces(text, finish_reason, stop_reason)
+        return TextDelta(self.choice, pieces.text, token_ids, logprobs, finish_reason, stop_reason, *_untold(pieces))
 
     def _name(self, token_id: int, entry: wire.TokenLogprobs, *, is_shown: bool) -> TokenLogprob:
         chosen = self._logprob(token_id, entry.logprob, is_shown=is_shown)
@@ -194,6 +264,16 @@ class PromptAssembler:
             # Control tokens of the caller's own text are in it; what the tokenizer put before it is not.
             is_hidden = is_first and (token_id,) == self._tokenizer.prefix[:1] and not self._text.startswith(text)
         return Logprob(token_id, text, b"" if is_hidden else self._tokenizer.token_bytes(token_id), logprob)
+
+
+def _untold(pieces: Pieces) -> tuple[str, tuple[ToolCallDelta, ...]]:
+    """TextDelta's last two fields."""
+    return pieces.reasoning, tuple(pieces.tool_calls)
+
+
+@lru_cache(maxsize=64)
+def _marker_ids(tokenizer: Tokenizer, markers: frozenset[str]) -> frozenset[int]:
+    return frozenset(special_ids(tokenizer, markers).values())
 
 
 def _finish_reason(word: str) -> FinishReason:

@@ -92,6 +92,7 @@ class WorkerClient:
         self._num_overshoot = 0
         self._num_aborts = 0
         self._num_internal_errors = 0
+        self._num_unreadable_calls = 0
 
     def attach(self, channel: Channel) -> None:
         """The way to the worker; this client is the channel's receiver."""
@@ -207,6 +208,9 @@ class WorkerClient:
             ),
             "client_aborts_total": float(self._num_aborts),
             "client_internal_errors_total": float(self._num_internal_errors),
+            "client_unreadable_calls_total": float(
+                self._num_unreadable_calls + sum(stream.num_unreadable_calls for stream in streams)
+            ),
         }
 
     # what the worker says
@@ -369,6 +373,7 @@ class WorkerClient:
         del self._open[wire_id]
         self._num_output_tokens += entry.stream.usage.num_output_tokens
         self._num_overshoot += entry.stream.num_overshoot
+        self._num_unreadable_calls += entry.stream.num_unreadable_calls
         if not self._open and self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None

@@ -72,6 +72,7 @@ class EmbedStream:
     is_held = False
     """It has no reader that could be slow."""
     num_overshoot = 0
+    num_unreadable_calls = 0
 
     def __init__(self, batch: EmbedBatch, index: int, wire_id: str) -> None:
         self.wire_id = wire_id

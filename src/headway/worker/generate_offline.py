@@ -7,10 +7,11 @@ import headway_wire as wire
 from headway.core.output import CompletionOutput, PromptOutput, RequestOutput, TextDelta, TokenLogprob
 from headway.core.request import Prompt, TextPrompt
 from headway.core.sampling import SamplingParams
+from headway.core.tools import add_deltas
 from headway.errors import from_wire
 from headway.worker.asked import Asked
 from headway.worker.assembler import ChoiceAssembler, PromptAssembler
-from headway.worker.prompt import ModelText, check_request, complete_sampling, fit_prompt, prepare_prompt
+from headway.worker.prompt import ModelText, check_request, complete_sampling, fit_prompt, read_prompt
 
 
 class OfflineRun:
@@ -27,7 +28,7 @@ class OfflineRun:
         self, request_id: str, asked: Asked, sampling: SamplingParams, text: ModelText, limit: int | None
     ) -> None:
         wanted = asked.make_request(request_id, "", sampling)
-        request = fit_prompt(check_request(text, wanted, prepare_prompt(text, asked.prompt)), limit)
+        request = fit_prompt(check_request(text, wanted, read_prompt(text, asked.prompt)), limit)
         token_ids = list(request.prompt_token_ids)
         self.submit = wire.Submit(
             request_id=request_id,
@@ -36,7 +37,9 @@ class OfflineRun:
             priority=request.priority,
             cache_salt=request.cache_salt,
         )
-        self._choices = [ChoiceAssembler(text.tokenizer, sampling, choice) for choice in range(sampling.n)]
+        self._choices = [
+            ChoiceAssembler(text.tokenizer, sampling, choice, request.output) for choice in range(sampling.n)
+        ]
         self._prompt = PromptAssembler(text.tokenizer, sampling, request.prompt_token_ids, request.prompt_text)
         self._tells_prompt = sampling.prompt_logprobs is not None
         self.output = make_output(request_id, asked.prompt, token_ids, sampling)
@@ -77,6 +80,8 @@ def add_delta(output: RequestOutput, delta: TextDelta) -> None:
     choice = output.outputs[delta.choice]
     choice.text += delta.text
     choice.token_ids += delta.token_ids
+    choice.reasoning += delta.reasoning
+    add_deltas(choice.tool_calls, delta.tool_calls)
     if choice.logprobs is not None:
         choice.logprobs += delta.logprobs
     if delta.finish_reason is not None:

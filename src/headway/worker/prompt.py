@@ -17,6 +17,9 @@ from headway.errors import ContextLengthExceeded, InvalidRequest, UnsupportedFea
 from headway.text.chat_template import ChatTemplate
 from headway.text.rendered import RenderedPrompt
 from headway.text.tokenizer import Tokenizer
+from headway.text.tool_calls import Dialect
+from headway.text.tool_texts import with_tool_texts
+from headway.worker.constraining import OutputForm, OutputStyle, choose_constraint, choose_form
 from headway.worker.encoder_text import EncoderText
 
 LONG_TEXT_CHARACTERS = 16 * 1024
@@ -37,6 +40,8 @@ class ModelText:
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     encoder: EncoderText | None = None
     """None: a language model."""
+    output: OutputStyle = field(default_factory=OutputStyle)
+    """How its outputs are read and constrained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +58,25 @@ class PreparedRequest:
     cache_salt: str = ""
     prompt_text: str | None = None
     """As the caller gave it, where that is what the ids say."""
+    output: OutputForm | None = None
+    """How its outputs are read; None: as text."""
 
 
-def prepare_prompt(text: ModelText, prompt: Prompt) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A prompt's ids, and the text that a chat's template made."""
+
+    token_ids: list[int]
+    rendered: str = ""
+
+
+def read_prompt(text: ModelText, prompt: Prompt) -> ReadPrompt:
     """The ids of `prompt`: blocks for as long as tokenising takes. Raises InvalidRequest, TemplateRefused."""
     if isinstance(prompt, TextPrompt):
-        return text.tokenizer.encode(
-            prompt.text, add_special_tokens=prompt.add_special_tokens, parse_special=prompt.parse_special
+        return ReadPrompt(
+            text.tokenizer.encode(
+                prompt.text, add_special_tokens=prompt.add_special_tokens, parse_special=prompt.parse_special
+            )
         )
     if isinstance(prompt, ChatPrompt):
         if text.chat_template is None:
@@ -67,21 +84,33 @@ def prepare_prompt(text: ModelText, prompt: Prompt) -> list[int]:
                 "this model has no chat template: give one with --chat-template, or send a plain prompt",
                 param="messages",
             )
-        return text.tokenizer.encode_rendered(_render_chat(text.chat_template, prompt))
+        rendered = _render_chat(text.chat_template, prompt, text.output.dialect)
+        return ReadPrompt(text.tokenizer.encode_rendered(rendered), rendered.text)
     text.tokenizer.check_ids(prompt.token_ids, "prompt")
-    return list(prompt.token_ids)
+    return ReadPrompt(list(prompt.token_ids))
 
 
-def _render_chat(template: ChatTemplate, prompt: ChatPrompt) -> RenderedPrompt:
+def _render_chat(template: ChatTemplate, prompt: ChatPrompt, dialect: Dialect | None) -> RenderedPrompt:
     _check_switches(template, prompt.template_kwargs)
     continues = prompt.continue_final_message
+    messages = _with_mark(prompt.messages) if continues else prompt.messages
+    if dialect is not None and (prompt.tools or any(message.get("tool_calls") for message in messages)):
+        messages = with_tool_texts(messages, prompt.tools or (), dialect, template.forms)
     rendered = template.render(
-        _with_mark(prompt.messages) if continues else prompt.messages,
-        tools=prompt.tools,
+        messages,
+        tools=None if prompt.tools is None else [_shown_tool(tool) for tool in prompt.tools],
         add_generation_prompt=prompt.add_generation_prompt and not continues,
         **prompt.template_kwargs,
     )
     return _up_to_mark(rendered) if continues else rendered
+
+
+def _shown_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without `strict`, which says how a call is checked, and which no model has learned to read."""
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return tool
+    return {**tool, "function": {name: value for name, value in function.items() if name != "strict"}}
 
 
 def _check_switches(template: ChatTemplate, given: Mapping[str, Any]) -> None:
@@ -123,11 +152,11 @@ def _up_to_mark(rendered: RenderedPrompt) -> RenderedPrompt:
     return RenderedPrompt(rendered.text[:end], protected)
 
 
-async def tokenize_prompt(text: ModelText, prompt: Prompt) -> list[int]:
-    """prepare_prompt, in a thread if the text is long."""
+async def tokenize_prompt(text: ModelText, prompt: Prompt) -> ReadPrompt:
+    """read_prompt, in a thread if the text is long."""
     if num_characters(prompt) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(prepare_prompt, text, prompt)
-    return prepare_prompt(text, prompt)
+        return await asyncio.to_thread(read_prompt, text, prompt)
+    return read_prompt(text, prompt)
 
 
 def check_generates(text: ModelText) -> None:
@@ -143,9 +172,12 @@ async def prepare_request(text: ModelText, request: GenerateRequest) -> Prepared
     return check_request(text, request, await tokenize_prompt(text, request.prompt))
 
 
-def check_request(text: ModelText, request: GenerateRequest, token_ids: Sequence[int]) -> PreparedRequest:
-    """The request with its ids. Raises InvalidRequest for an empty prompt and for ids that the model has not."""
-    if not token_ids:
+def check_request(text: ModelText, request: GenerateRequest, read: ReadPrompt) -> PreparedRequest:
+    """The request with its ids, what constrains its outputs and how they are read.
+
+    Raises InvalidRequest for an empty prompt, for ids that the model has not, and as choose_constraint().
+    """
+    if not read.token_ids:
         raise InvalidRequest("the prompt is empty: it needs at least one token", param="prompt")
     sampling = request.sampling
     text.tokenizer.check_ids(sorted(sampling.logit_bias), "logit_bias")
@@ -154,17 +186,21 @@ def check_request(text: ModelText, request: GenerateRequest, token_ids: Sequence
     if sampling.bad_words:
         bad = [*sampling.bad_token_ids, *_bad_token_ids(text.tokenizer, sampling.bad_words)]
         sampling = msgspec.structs.replace(sampling, bad_token_ids=bad)
+    constraint = choose_constraint(text.output, request, read.rendered)
+    if constraint is not sampling.constraint:
+        sampling = msgspec.structs.replace(sampling, constraint=constraint)
     prompt = request.prompt
     return PreparedRequest(
         request.request_id,
         request.model,
-        tuple(token_ids),
+        tuple(read.token_ids),
         sampling,
         text.tokenizer,
         request.priority,
         request.tenant,
         request.cache_salt,
         prompt.text if isinstance(prompt, TextPrompt) else None,
+        choose_form(text.output, request, read.rendered),
     )
 
 
@@ -262,10 +298,11 @@ __all__ = [
     "LONG_TEXT_CHARACTERS",
     "ModelText",
     "PreparedRequest",
+    "ReadPrompt",
     "complete_sampling",
     "fit_prompt",
     "num_characters",
-    "prepare_prompt",
     "prepare_request",
+    "read_prompt",
     "tokenize_prompt",
 ]

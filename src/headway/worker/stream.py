@@ -24,6 +24,7 @@ from headway.worker.prompt import PreparedRequest
 
 _TOKEN_BYTES = 8
 _LOGPROB_BYTES = 32
+_CALL_BYTES = 64
 MAX_QUEUED_DELTAS_A_TAKE = 32
 """What a reader who comes late is given at once: few enough for one write."""
 
@@ -89,7 +90,9 @@ class RequestStream:
         self._send = send
         self._limits = limits
         self._clock = clock
-        self._choices = [ChoiceAssembler(request.tokenizer, request.sampling, i) for i in range(request.sampling.n)]
+        self._choices = [
+            ChoiceAssembler(request.tokenizer, request.sampling, i, request.output) for i in range(request.sampling.n)
+        ]
         self._prompt = PromptAssembler(
             request.tokenizer, request.sampling, request.prompt_token_ids, request.prompt_text
         )
@@ -167,8 +170,14 @@ class RequestStream:
     @property
     def usage(self) -> Usage:
         """So far; final once the iterator has ended."""
-        num_output_tokens = sum(choice.num_tokens for choice in self._choices)
-        return Usage(len(self.prompt_token_ids), num_output_tokens, self._num_cached_tokens or 0)
+        choices = self._choices
+        return Usage(
+            len(self.prompt_token_ids),
+            sum(choice.num_tokens for choice in choices),
+            self._num_cached_tokens or 0,
+            sum(choice.num_reasoning for choice in choices),
+            sum(choice.num_forced for choice in choices),
+        )
 
     # the client's side
 
@@ -181,6 +190,11 @@ class RequestStream:
     def num_overshoot(self) -> int:
         """Tokens that were computed and do not count."""
         return sum(choice.num_overshoot for choice in self._choices)
+
+    @property
+    def num_unreadable_calls(self) -> int:
+        """Tool calls that could not be read, and became text."""
+        return sum(choice.num_unreadable for choice in self._choices)
 
     def accept(self) -> None:
         """The worker has it."""
@@ -380,6 +394,10 @@ def _weight(delta: TextDelta) -> int:
     """Bytes that an unread delta is charged with: its text, and something for what comes with it."""
     text = delta.text
     weight = (len(text) if text.isascii() else len(text.encode())) + _TOKEN_BYTES * len(delta.token_ids)
+    if delta.reasoning:
+        weight += len(delta.reasoning.encode())
+    for call in delta.tool_calls:
+        weight += len(call.arguments.encode()) + _CALL_BYTES
     if delta.logprobs:
         weight += _LOGPROB_BYTES * sum(1 + len(entry.top) for entry in delta.logprobs)
     return weight

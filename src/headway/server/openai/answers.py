@@ -57,10 +57,13 @@ def usage_out(usage: Usage) -> UsageOut:
     return UsageOut(prompt, output, prompt + output, CachedTokens(usage.num_cached_tokens), details)
 
 
-def finish_reason(options: Options, reason: str | None, *, has_calls: bool) -> str | None:
+def finish_reason(
+    options: Options, reason: str | None, stop_reason: int | str | None, *, has_calls: bool
+) -> str | None:
     """OpenAI's: tool_calls where the model chose to call and came to its end, stop where it had to call a function by
-    name (as OpenAI and vLLM answer, whole and streamed)."""
-    return "tool_calls" if reason == "stop" and has_calls and not options.is_named else reason
+    name (as OpenAI and vLLM answer, whole and streamed), and where a stop string ended it."""
+    is_call = has_calls and not options.is_named and not isinstance(stop_reason, str)
+    return "tool_calls" if reason == "stop" and is_call else reason
 
 
 class ChatAnswers:
@@ -87,7 +90,7 @@ class ChatAnswers:
             index,
             self._message(choice),
             chat_logprobs(choice.logprobs) if options.has_logprobs else None,
-            finish_reason(options, choice.finish_reason, has_calls=bool(choice.tool_calls)),
+            finish_reason(options, choice.finish_reason, choice.stop_reason, has_calls=bool(choice.tool_calls)),
             choice.stop_reason,
             told_token_ids(options, choice.token_ids),
         )

@@ -96,7 +96,8 @@ class ChatChunks:
         if delta.tool_calls:
             self._callers.add(index)
         if delta.finish_reason is not None:
-            reason = finish_reason(options, delta.finish_reason, has_calls=index in self._callers)
+            has_calls = index in self._callers
+            reason = finish_reason(options, delta.finish_reason, delta.stop_reason, has_calls=has_calls)
             parts.append(ChatChunkChoice(index, Delta(), finish_reason=reason, stop_reason=delta.stop_reason))
         return parts
 

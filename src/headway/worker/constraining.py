@@ -1,0 +1,174 @@
+"""What the outputs of a request are constrained by, and how they are read: reasoning, text and tool calls. Pure.
+
+The model says what marks reasoning and calls (OutputStyle), the rendered prompt whether a block of reasoning is open
+at its end, the request what the answer shall be.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import headway_wire as wire
+from headway.core.request import ChatPrompt, GenerateRequest
+from headway.core.structured import StructuredOutputs
+from headway.core.tools import ToolUse
+from headway.errors import InvalidRequest, UnsupportedFeature
+from headway.text.grammar import Grammar, either
+from headway.text.reasoning import ReasoningState, ReasoningStyle
+from headway.text.tool_calls import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStyle:
+    """How one model's outputs look."""
+
+    dialect: Dialect | None = None
+    """Of its tool calls; None: there is no chat."""
+    reasoning: ReasoningStyle | None = None
+    """None: it does not reason."""
+    can_constrain: bool = True
+    """Its process takes constraints."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """How the outputs of one request are read."""
+
+    reasoning: ReasoningStyle | None
+    """None: reasoning is not told apart."""
+    state: ReasoningState
+    """Where the outputs begin."""
+    dialect: Dialect | None
+    """None: calls are not looked for."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    is_enforced: bool = False
+    """The engine sees to it that calls are valid."""
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Special tokens that have to be seen although they are left out of texts."""
+        calls = self.dialect.markers if self.dialect is not None else frozenset()
+        return calls | (self.reasoning.markers if self.reasoning is not None else frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the answer, which is behind the reasoning, has to match; with a trigger only from there on."""
+
+    grammar: Grammar
+    trigger: str = ""
+    max_matches: int | None = None
+    param: str = "tools"
+
+
+def choose_form(style: OutputStyle, request: GenerateRequest, rendered: str) -> OutputForm | None:
+    """How the outputs are read; None: they are text alone.
+
+    Args:
+        rendered: the chat as its template made it.
+    """
+    prompt = request.prompt
+    if not isinstance(prompt, ChatPrompt):
+        return None
+    reasoning = style.reasoning if request.splits_reasoning else None
+    calls = style.dialect if prompt.tools and request.tool_use.choice != "none" else None
+    if reasoning is None and calls is None:
+        return None
+    return OutputForm(reasoning, _state(style, prompt, rendered), calls, prompt.tools or (), style.can_constrain)
+
+
+def choose_constraint(style: OutputStyle, request: GenerateRequest, rendered: str) -> wire.Constraint | None:
+    """What the outputs have to match; None: they are free. Arguments as choose_form's.
+
+    1. Tools that must be called: calls and nothing else, from the beginning; a structured answer has no place then.
+    2. Tools that may be called, and a structured answer: one or the other from the beginning.
+    3. Tools that may be called: calls are valid from their trigger on.
+    4. A structured answer.
+    5. A budget of reasoning tokens alone.
+
+    Where something holds from the beginning, it holds from the end of the reasoning; the block of a model that opens
+    it itself is opened for it then, unless the prompt says that there shall be none.
+
+    Raises InvalidRequest, UnsupportedFeature.
+    """
+    prompt, wanted = request.prompt, request.sampling.structured_outputs
+    answer = _answer(style, prompt if isinstance(prompt, ChatPrompt) else None, request.tool_use, wanted)
+    budget = request.sampling.thinking_token_budget
+    if answer is None and budget is None:
+        return request.sampling.constraint
+    if not style.can_constrain:
+        raise UnsupportedFeature(
+            "the process of this model can not constrain its output: leave out structured outputs, tool_choice "
+            "required and thinking_token_budget",
+            param="structured_outputs" if answer is None else answer.param,
+        )
+    is_free = budget is None and answer is not None and bool(answer.trigger)
+    opening, reasoning_end = _reasoning(style, prompt, rendered, is_free=is_free)
+    if budget is not None and not reasoning_end:
+        _check_budget(style, budget)
+        budget = None
+    if answer is None:
+        answer = _Answer(Grammar(""))
+    return wire.Constraint(
+        grammar=answer.grammar.text(),
+        opening=opening,
+        reasoning_end=reasoning_end,
+        max_reasoning_tokens=budget,
+        trigger=answer.trigger,
+        max_matches=answer.max_matches,
+        param=answer.param,
+    )
+
+
+def _answer(
+    style: OutputStyle, prompt: ChatPrompt | None, use: ToolUse, wanted: StructuredOutputs | None
+) -> _Answer | None:
+    structured = None
+    if wanted is not None:
+        from headway.text.structured import structured_grammar, structured_trigger  # llguidance: not before it is needed
+
+        structured = _Answer(structured_grammar(wanted), structured_trigger(wanted), None, wanted.param)
+    tools = prompt.tools if prompt is not None else None
+    if style.dialect is None or not tools or use.choice == "none" or (use.choice == "auto" and not style.can_constrain):
+        return structured  # 4.
+    is_one = not use.is_parallel or use.choice == "named"
+    names = (use.name,) if use.name is not None else use.names or None
+    calls = style.dialect.grammar(tools, names=names, is_parallel=not is_one)
+    if use.choice in ("required", "named"):
+        return _Answer(calls)  # 1.
+    trigger = style.dialect.trigger(tools)
+    if structured is None:
+        return _Answer(calls, trigger, 1 if is_one else None)  # 3.
+    both = either(structured.grammar, calls)
+    triggers = f"(?:{structured.trigger})|(?:{trigger})" if structured.trigger else ""
+    return _Answer(both, triggers, None, structured.param)  # 2.
+
+
+def _reasoning(style: OutputStyle, prompt: object, rendered: str, *, is_free: bool) -> tuple[str, str]:
+    """wire.Constraint's opening and reasoning_end. Where the answer is free, a model opens its block or does not."""
+    reasoning = style.reasoning
+    if reasoning is None or not isinstance(prompt, ChatPrompt):
+        return "", ""
+    match _state(style, prompt, rendered):
+        case ReasoningState.OPEN:
+            return "", reasoning.end
+        case ReasoningState.UNOPENED if reasoning.opening and not is_free:
+            return reasoning.opening, reasoning.end
+    return "", ""
+
+
+def _check_budget(style: OutputStyle, budget: int) -> None:
+    """A budget means nothing where a model that reasons does not this time."""
+    if style.reasoning is None:
+        raise InvalidRequest(
+            f"thinking_token_budget is {budget}, and this model has no reasoning that is known: leave it out, or start "
+            "with --reasoning-parser",
+            param="thinking_token_budget",
+        )
+
+
+def _state(style: OutputStyle, prompt: ChatPrompt, rendered: str) -> ReasoningState:
+    if style.reasoning is None:
+        return ReasoningState.CLOSED
+    continued = prompt.messages[-1].get("content") if prompt.continue_final_message else None
+    return style.reasoning.state(rendered, continued if isinstance(continued, str) else None)

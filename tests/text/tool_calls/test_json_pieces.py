@@ -51,19 +51,19 @@ def reference(text: str) -> bool:
     return True
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_what_json_writes_is_json(value: Any, is_ascii: bool, indent: int | None) -> None:
     assert is_json(json.dumps(value, ensure_ascii=is_ascii, indent=indent))
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_exactly_what_python_reads_is_json(text: str) -> None:
     assert is_json(text) == reference(text)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(VALUES, st.data())
 def test_one_changed_character_is_judged_as_python_judges_it(value: Any, data: st.DataObject) -> None:
     text = json.dumps(value)

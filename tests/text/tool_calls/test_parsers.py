@@ -64,6 +64,7 @@ READ: list[tuple[str, str, str, list[tuple[str, str]]]] = [
     ("llama3_json", '{"name": "now", "parameters": {}}\n{"name": "now", "parameters": {}}', "", [NOW] * 2),
     ("llama3_json", 'Sure: {"type": "function", "name": "now", "parameters": {}}', "Sure:", [NOW]),
     ("llama3_json", '{"name": "now", "arguments": {}}', "", [NOW]),
+    ("llama3_json", '<|python_tag|>{"name": "unknown", "parameters": {}}', "", [("unknown", "{}")]),
     ("llama3_json", '{"name": "Bob", "parameters": {}}', '{"name": "Bob", "parameters": {}}', []),
     ("llama3_json", '{"a": {"b": 1}} and {x}', '{"a": {"b": 1}} and {x}', []),
     ("mistral", '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]now[ARGS]{}', "", [PARIS, NOW]),
@@ -130,6 +131,7 @@ READ: list[tuple[str, str, str, list[tuple[str, str]]]] = [
             )
         ],
     ),
+    ("pythonic", "<|tool_call_start|>[unknown()]", "", [("unknown", "{}")]),
     ("pythonic", "[1, 2] and [text](link) and [nothing()]", "[1, 2] and [text](link) and [nothing()]", []),
     ("plain_json", '{"name": "get_weather", "arguments": {"city": "Paris"}}', "", [PARIS]),
     (

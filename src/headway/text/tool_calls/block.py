@@ -31,8 +31,8 @@ class Syntax:
     read: Callable[["Block"], Reading[None]]
     """Reads a block from its opening on. Raises Unreadable."""
     is_marked: bool
-    """The openings are markers, which stand for nothing else: a block that cannot be read is counted. Else (a brace) a
-    call is one only if a tool has its name."""
+    """All openings are markers, which stand for nothing else: a call is one whatever its name, and one that cannot be
+    read is counted. Else (a brace) it is one only if a tool has its name."""
     is_head: Callable[[str, str], bool]
     """Whether a text is what the grammar has of a block up to the arguments of its first call: (text, its name)."""
     make_id: Callable[[], str] = make_call_id
@@ -98,7 +98,8 @@ class Block:
     def __init__(self, syntax: Syntax, names: Collection[str], is_enforced: bool) -> None:
         self.source = Source()
         self.answer = Answer()
-        self.is_marked = syntax.is_marked
+        self.is_marked = False
+        """It began with a marker: see Syntax."""
         self.names = names
         """Of the tools that there are."""
         self.num_finished = 0
@@ -119,7 +120,11 @@ class Block:
         self.source.taken.clear()
         self.num_finished = 0
         self.is_streamed = False
-        self.is_certain = self.is_marked
+        self.is_marked = self.is_certain = self._syntax.is_marked
+
+    def mark(self) -> None:
+        """The block began with a marker, where others of the dialect do not."""
+        self.is_marked = self.is_certain = True
 
     def is_known(self, name: str) -> bool:
         """Whether a call may have this name: behind a marker any, which the client then is told of; else a tool's."""

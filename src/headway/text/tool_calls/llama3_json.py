@@ -42,7 +42,7 @@ def _is_head(text: str, name: str) -> bool:
 def _read_block(block: Block) -> Reading[None]:
     source = block.source
     if (yield from source.skip(_TAG)):
-        block.is_certain = True
+        block.mark()
         yield from source.skip_space()
     while True:
         yield from read_json_call(block)

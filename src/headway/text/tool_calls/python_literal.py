@@ -12,9 +12,12 @@ _MAX_DEPTH = 64
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _ATOM_CHARACTERS = frozenset("+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 _STRING_RUN = re.compile(r"[^\\'\"]*")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "/": "/"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "/": "/"}
 _ESCAPES |= {"\\": "\\", "'": "'", '"': '"', "\n": ""}
 _NUM_HEX = {"x": 2, "u": 4, "U": 8}
+_HEX = frozenset("0123456789abcdefABCDEF")
+_OCTAL = frozenset("01234567")
+_MAX_OCTAL = 3
 
 Add = Callable[[str], object]
 
@@ -101,6 +104,9 @@ def _read_escape(source: Source, add: Add) -> Reading[None]:
     source.take(source.at + 1)
     if not (character := (yield from source.peek())):
         raise Unreadable("the string has no end")
+    if character in _OCTAL:
+        add(_json_escape(int((yield from _read_digits(source, _OCTAL, _MAX_OCTAL)), 8)))
+        return
     if character not in _ESCAPES and character not in _NUM_HEX:
         add("\\\\")  # Python keeps the backslash of an escape that it does not know.
         return
@@ -108,17 +114,21 @@ def _read_escape(source: Source, add: Add) -> Reading[None]:
     if character in _ESCAPES:
         add(json_inside(_ESCAPES[character]))
         return
-    digits: list[str] = []
-    for _ in range(_NUM_HEX[character]):
-        if (yield from source.peek()) not in (*"0123456789abcdefABCDEF",):
-            raise Unreadable("an escape that is not whole")
-        digits.append(source.take(source.at + 1))
-    add(_json_escape("".join(digits)))
+    digits = yield from _read_digits(source, _HEX, _NUM_HEX[character])
+    if len(digits) < _NUM_HEX[character]:
+        raise Unreadable("an escape that is not whole")
+    add(_json_escape(int(digits, 16)))
 
 
-def _json_escape(digits: str) -> str:
+def _read_digits(source: Source, allowed: frozenset[str], max_length: int) -> Reading[str]:
+    digits = ""
+    while len(digits) < max_length and (yield from source.peek()) in allowed:
+        digits += source.take(source.at + 1)
+    return digits
+
+
+def _json_escape(code: int) -> str:
     """\\u escapes stay as they are: two may make one character."""
-    code = int(digits, 16)
     if code > 0x10FFFF:
         raise Unreadable(f"there is no character {code:#x}")
     return f"\\u{code:04x}" if code <= 0xFFFF else json_inside(chr(code))

@@ -103,7 +103,7 @@ def _read_block(block: Block) -> Reading[None]:
     is_tagged = yield from source.has(START)
     if is_tagged:
         yield from source.expect(START)
-        block.is_certain = True
+        block.mark()
         yield from source.skip_space()
     yield from source.expect("[")
     while True:

@@ -38,6 +38,7 @@ from headway.config import (
 from headway.core.embedding import EmbeddingOutput, EmbedRequest, ScoreOutput, ScoreRequest
 from headway.core.output import RequestOutput
 from headway.core.sampling import SamplingParams, sampling_defaults
+from headway.core.tools import ToolUse
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, from_wire
 from headway.predictors.base import TimedPredictor
 from headway.text.tokenizer import Tokenizer
@@ -151,19 +152,25 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_use: ToolUse | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or each of several, by the model's chat template. Raises as generate().
 
+        Reasoning and tool calls are fields of their own in each output.
+
         Args:
+            tools: functions that may be called, as OpenAI has them.
+            tool_use: whether one must be called, and which; None: the model chooses.
             continue_final_message: the output goes on with the last message, the assistant's; give
                 add_generation_prompt=False with it.
             chat_template_kwargs: enable_thinking, and other switches that the template knows.
         """
-        how = ChatForm(tools, add_generation_prompt, continue_final_message, chat_template_kwargs or {})
-        asked = [Asked(how.make_prompt(chat)) for chat in as_chats(messages)]
+        switches = chat_template_kwargs or {}
+        how = ChatForm(tools, add_generation_prompt, continue_final_message, switches, tool_use or ToolUse())
+        asked = [how.make_asked(chat) for chat in as_chats(messages)]
         return self._run(asked, sampling_params, self.get_default_sampling_params(), None)
 
     def embed(
@@ -348,14 +355,16 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_use: ToolUse | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """As generate(), for a conversation; the rest as LLM.chat()."""
-        how = ChatForm(tools, add_generation_prompt, continue_final_message, chat_template_kwargs or {})
-        asked = Asked(how.make_prompt(messages), priority=priority)
+        switches = chat_template_kwargs or {}
+        how = ChatForm(tools, add_generation_prompt, continue_final_message, switches, tool_use or ToolUse())
+        asked = how.make_asked(messages, priority)
         async for output in self._stream(asked, sampling_params, request_id, None):
             yield output
 

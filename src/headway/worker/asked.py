@@ -1,11 +1,12 @@
 """What callers of the offline door give as prompts: texts, ids, mappings and conversations, one object each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
 from headway.core.sampling import SamplingParams
+from headway.core.tools import ToolUse
 from headway.errors import InvalidRequest
 
 Message = Mapping[str, Any]
@@ -22,6 +23,11 @@ class ChatForm:
     add_generation_prompt: bool
     continue_final_message: bool
     template_kwargs: Mapping[str, Any]
+    tool_use: ToolUse = field(default_factory=ToolUse)
+
+    def make_asked(self, messages: Sequence[Message], priority: int = 0) -> "Asked":
+        """Raises InvalidRequest."""
+        return Asked(self.make_prompt(messages), priority=priority, tool_use=self.tool_use)
 
     def make_prompt(self, messages: Sequence[Message]) -> ChatPrompt:
         """Raises InvalidRequest."""
@@ -42,11 +48,18 @@ class Asked:
     prompt: Prompt
     cache_salt: str = ""
     priority: int = 0
+    tool_use: ToolUse = field(default_factory=ToolUse)
 
     def make_request(self, request_id: str, model: str, sampling: SamplingParams) -> GenerateRequest:
         """The request of it."""
         return GenerateRequest(
-            request_id, model, self.prompt, sampling, priority=self.priority, cache_salt=self.cache_salt
+            request_id,
+            model,
+            self.prompt,
+            sampling,
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+            tool_use=self.tool_use,
         )
 
 

@@ -59,6 +59,7 @@ from headway.errors import (
 )
 from headway.executor.base import Executor
 from headway.scheduler.pace import Pace
+from headway.text.grammar_compiler import error_of_field
 
 
 class Engine:
@@ -130,7 +131,7 @@ class Engine:
                 return None
             return self._accept(submit, max_total_tokens, grammar)
         except HeadwayError as error:
-            return self._refuse(submit.request_id, error)
+            return self._refuse(submit.request_id, error, submit.sampling.constraint)
 
     def take_answers(self) -> list[wire.Accepted | wire.Refused]:
         """To requests that waited for their grammars, since the last call; to be told before the Step with which they
@@ -146,9 +147,10 @@ class Engine:
             raise UnsupportedFeature("this model is run without a vocabulary: its answers cannot be constrained")
         return self._grammars.ask(constraint.grammar)
 
-    def _refuse(self, request_id: str, error: HeadwayError) -> wire.Refused:
+    def _refuse(self, request_id: str, error: HeadwayError, constraint: wire.Constraint | None = None) -> wire.Refused:
         self._counts["refused_total"] += 1
-        return wire.Refused(request_id=request_id, error=error.to_wire())
+        told = error if constraint is None else error_of_field(error, constraint.param)
+        return wire.Refused(request_id=request_id, error=told.to_wire())
 
     def _accept(self, submit: wire.Submit, max_total_tokens: int, grammar: CompiledGrammar | None) -> wire.Accepted:
         """Raises HeadwayError where the grammar failed."""
@@ -168,13 +170,12 @@ class Engine:
     def _admit(self) -> None:
         """Who waited for a grammar that is there now, or will not be in time."""
         for guest, error in self._waiting_room.take():
-            request_id = guest.submit.request_id
             try:
                 if error is not None:
                     raise error
                 self._answers.append(self._accept(guest.submit, guest.max_total_tokens, guest.grammar))
             except HeadwayError as refusal:
-                self._answers.append(self._refuse(request_id, refusal))
+                self._answers.append(self._refuse(guest.submit.request_id, refusal, guest.submit.sampling.constraint))
         if self._is_queue_closed and not self._waiting_room:
             self._scheduler.close()
 

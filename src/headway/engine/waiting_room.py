@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import headway_wire as wire
 from headway.engine.grammars import CompiledGrammar
 from headway.errors import HeadwayError
-from headway.text.grammar_compiler import error_of_field
 
 POLL_S = 0.002
 """How often a loop without other work looks whether one is done."""
@@ -54,11 +53,7 @@ class WaitingRoom:
         settled = [guest for guest in self._guests.values() if self._is_settled(guest)]
         for guest in settled:
             del self._guests[guest.submit.request_id]
-        return [(guest, self._refusal(guest)) for guest in settled]
-
-    def _refusal(self, guest: Guest) -> HeadwayError | None:
-        error, constraint = guest.grammar.refusal(self._now()), guest.submit.sampling.constraint
-        return error if error is None or constraint is None else error_of_field(error, constraint.param)
+        return [(guest, guest.grammar.refusal(self._now())) for guest in settled]
 
     def _is_settled(self, guest: Guest) -> bool:
         return guest.grammar.is_done or guest.grammar.refusal(self._now()) is not None

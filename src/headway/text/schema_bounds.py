@@ -14,7 +14,7 @@ from headway.errors import InvalidRequest
 
 MAX_DEPTH = 100
 """Levels of a schema."""
-MAX_VALUES = 50_000
+MAX_VALUES = 20_000
 """Objects, lists, texts and numbers in it."""
 MAX_TEXT = 4096
 """Characters of a text that an answer may have to repeat: a choice, a const, an entry of an enum, a property's name."""
@@ -137,9 +137,11 @@ def _patterns(value: Mapping[Any, Any]) -> list[str]:
 
 
 def _num_steps(value: Mapping[str, Any]) -> int:
-    """States of the automaton of a multipleOf."""
+    """States of the automaton of a multipleOf; over MAX_STEPS: too many."""
     step = value.get("multipleOf")
-    if isinstance(step, bool) or not isinstance(step, int | float) or not math.isfinite(step):
+    if isinstance(step, int) and not isinstance(step, bool):
+        return min(abs(step), MAX_STEPS + 1)
+    if not isinstance(step, float) or not math.isfinite(step):
         return 0
     if abs(step) > MAX_STEPS:
         return MAX_STEPS + 1

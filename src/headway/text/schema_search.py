@@ -37,7 +37,7 @@ def _objects(schema: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
         value, path = waiting.pop()
         if isinstance(value, Mapping):
             yield value, path
-            waiting.extend((each, f"{path}.{name[:64]}") for name, each in reversed(value.items()))
+            waiting.extend((each, f"{path}.{name[:64]}") for name, each in reversed(list(value.items())))
         elif isinstance(value, list):
             waiting.extend((each, f"{path}[{i}]") for i, each in reversed(list(enumerate(value))))
 

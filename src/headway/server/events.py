@@ -1,9 +1,8 @@
 """Server-sent events: a generation's chunks as bytes, and the rules of the end of a stream.
 
-The 200 is sent once the service has accepted. Then each event is `data: JSON`, and the last one is always
-`data: [DONE]`: after the last chunk, or after one `data: {"error": ...}` when the generation failed on its way. The
-connection stays open for the next request. A client that leaves, or that reads nothing for too long, ends the
-generation at once.
+The 200 is sent once the service has accepted. Then come an API's events (Chunks); what they end with, and how they tell
+that the generation failed on its way, is the API's. The connection stays open for the next request. A client that
+leaves, or that reads nothing for too long, ends the generation at once.
 
 What is there for a stream at once is one write. Where the server offers WRITE_EXTENSION, a write that need not wait
 goes straight to the connection, past the layers around the app (they have seen the head, and none of them changes a
@@ -46,7 +45,7 @@ class BodyWriter(Protocol):
 
 
 class Chunks(Protocol):
-    """How one API writes one generation's events, [DONE] left out. Each call gives whole events, or nothing."""
+    """How one API writes one generation's events. Each call gives whole events, or nothing."""
 
     def begin(self) -> bytes:
         """Before the first delta."""
@@ -57,7 +56,11 @@ class Chunks(Protocol):
         ...
 
     def end(self) -> bytes:
-        """After the last delta."""
+        """After the last delta: the end of the stream."""
+        ...
+
+    def fail(self, error: Exception) -> bytes:
+        """The end of a stream that failed on its way, whatever was said before; what it tells is error_body()'s."""
         ...
 
 
@@ -69,6 +72,16 @@ _encoder = msgspec.json.Encoder()
 def event(body: object) -> bytes:
     """One event. JSON has no raw line feeds, so one data line is enough."""
     return b"data: " + _encoder.encode(body) + b"\n\n"
+
+
+def named_event(name: str, body: object) -> bytes:
+    """One event with a name of its own."""
+    return b"event: " + name.encode() + b"\n" + event(body)
+
+
+def failed(error: Exception) -> bytes:
+    """OpenAI's end of a stream that failed: one event {"error": ...}, and [DONE]."""
+    return event(error_body(error)) + DONE
 
 
 class EventTemplate:
@@ -127,23 +140,23 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send, writer: "_Writer") -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        chunks = self._events(self._generation)
         # Each exception here belongs to this request alone: it is told in the stream, and the server goes on.
         try:
-            last = await self._send_chunks(writer)
+            last = await self._send_chunks(chunks, writer)
         except SlowReader:
             raise
         except HeadwayError as error:
             log.warning("a stream failed", code=error.code, error=error.message[:500])
-            last = event(error_body(error))
+            last = chunks.fail(error)
         except Exception as error:
             log.exception("a stream failed")
-            last = event(error_body(error))
+            last = chunks.fail(error)
         await self._generation.aclose()
-        await writer.write(last + DONE, more_body=False)
+        await writer.write(last, more_body=False)
 
-    async def _send_chunks(self, writer: "_Writer") -> bytes:
+    async def _send_chunks(self, chunks: Chunks, writer: "_Writer") -> bytes:
         """All but what comes after the last delta, which it returns."""
-        chunks = self._events(self._generation)
         sink = _ChunkSink(chunks, writer, self._generation.num_choices)
         await writer.write(chunks.begin())
         try:

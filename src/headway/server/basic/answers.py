@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headway.core.output import TextDelta
 from headway.server.basic.schema import GeneratedText, GeneratedTexts, TokenEventOut
-from headway.server.events import event
+from headway.server.events import DONE, event, failed
 from headway.server.generation import Choice, Generation
 
 
@@ -49,5 +49,9 @@ class PlainChunks:
         return event(TokenEventOut(delta.text, index)) if delta.text else b""
 
     def end(self) -> bytes:
-        """Nothing: the end of the stream says it."""
-        return b""
+        """[DONE]."""
+        return DONE
+
+    def fail(self, error: Exception) -> bytes:
+        """The error, and [DONE]."""
+        return failed(error)

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from headway.core.output import TextDelta
 from headway.core.tools import ToolCallDelta
-from headway.server.events import EventTemplate, event
+from headway.server.events import DONE, EventTemplate, event, failed
 from headway.server.generation import Generation
 from headway.server.openai.answers import (
     ObjectName,
@@ -72,8 +72,13 @@ class ChatChunks:
         return b"".join([self._encode([part], has_prompt=is_first and not place) for place, part in enumerate(parts)])
 
     def end(self) -> bytes:
-        """The usage, if it was asked for."""
-        return self._encode([], usage=usage_out(self._generation.usage)) if self._options.include_usage else b""
+        """The usage, if it was asked for, and [DONE]."""
+        has_usage = self._options.include_usage
+        return (self._encode([], usage=usage_out(self._generation.usage)) if has_usage else b"") + DONE
+
+    def fail(self, error: Exception) -> bytes:
+        """The error, and [DONE]."""
+        return failed(error)
 
     def _begin(self, index: int) -> list[ChatChunkChoice]:
         continued = self._options.continued
@@ -161,8 +166,13 @@ class CompletionChunks:
         return b"".join([self._encode([part], has_prompt=is_first and not place) for place, part in enumerate(parts)])
 
     def end(self) -> bytes:
-        """The usage, if it was asked for."""
-        return self._encode([], usage=usage_out(self._generation.usage)) if self._options.include_usage else b""
+        """The usage, if it was asked for, and [DONE]."""
+        has_usage = self._options.include_usage
+        return (self._encode([], usage=usage_out(self._generation.usage)) if has_usage else b"") + DONE
+
+    def fail(self, error: Exception) -> bytes:
+        """The error, and [DONE]."""
+        return failed(error)
 
     def _echo(self, index: int) -> CompletionChoice:
         prompt = self._generation.prompt(index)

@@ -129,6 +129,18 @@ def test_what_a_poisoned_sequence_computed_leaves_the_tree_but_for_what_others_u
     cache.check()
 
 
+def test_a_hit_counts_the_prompt_alone_and_not_the_output_that_begins_without_a_choice(make_sequence):
+    cache = KVCache(num_blocks=12, block_size=1)
+    first, again = make_sequence("abcxyz"), make_sequence("abcxyz")
+    for sequence in (first, again):
+        sequence.num_prompt_tokens = 3
+        assert cache.try_admit(sequence)
+        cache.count_hit(sequence)
+        run(cache, sequence)
+    assert (first.num_cached_tokens, again.num_cached_tokens) == (0, 3)
+    assert (cache.num_prefix_queries, cache.num_prefix_hits) == (6, 3)
+
+
 def test_without_prefix_caching_nothing_is_kept(make_sequence):
     cache = KVCache(num_blocks=4, block_size=1, enable_prefix_caching=False)
     for _ in range(2):

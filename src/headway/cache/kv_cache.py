@@ -129,9 +129,10 @@ class KVCache:
         return match.num_blocks
 
     def count_hit(self, sequence: Sequence) -> None:
-        """Counts an admitted sequence's prefix hit, as it starts for the first time."""
+        """Counts an admitted sequence's prefix hit, as it starts for the first time: of its prompt, and not of what its
+        output begins with without a choice."""
         if self.enable_prefix_caching:
-            sequence.num_cached_tokens = sequence.num_computed_tokens
+            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
             self.num_prefix_queries += sequence.num_prompt_tokens
             self.num_prefix_hits += sequence.num_cached_tokens
 

@@ -8,6 +8,7 @@ import msgspec
 import headway_wire as wire
 from headway.config import SchedulingPolicy
 from headway.core.sampling import SamplingParams
+from headway.engine.constraint import check_constraint
 from headway.errors import ContextLengthExceeded, InvalidRequest
 
 
@@ -35,6 +36,8 @@ def check_submit(submit: wire.Submit, limits: ModelLimits) -> int:
     _check_ids("allowed_token_ids", sampling.allowed_token_ids or (), limits.vocab_size)
     for word in sampling.bad_token_ids:
         _check_ids("bad_words", word, limits.vocab_size)
+    if sampling.constraint is not None:
+        check_constraint(sampling.constraint)
     _check_priority(submit.priority, limits.scheduling_policy)
     num_prompt = len(submit.prompt_token_ids)
     if num_prompt == 0:

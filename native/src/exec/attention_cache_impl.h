@@ -128,16 +128,51 @@ void unpack_value_bytes(const KVView& kv, StripPlace strip_place, int32_t column
     }
 }
 
+typedef float Four __attribute__((vector_size(16)));
+typedef float LooseFour __attribute__((vector_size(16), aligned(4), may_alias));
+
+HEADWAY_INLINE Four load_four(const float* from) { return *reinterpret_cast<const LooseFour*>(from); }
+HEADWAY_INLINE void store_four(float* to, Four value) { *reinterpret_cast<LooseFour*>(to) = value; }
+
+// Columns of 16 keys, [columns][strip], as rows of columns, [strip][columns]; columns is a multiple of 4.
+HEADWAY_INLINE void transpose_strip(const float* from, int32_t columns, float* to) {
+    for (int32_t c = 0; c < columns; c += 4) {
+#pragma GCC unroll 4
+        for (int32_t i = 0; i < strip; i += 4) {
+            const float* corner = from + c * strip + i;
+            const Four a = load_four(corner), b = load_four(corner + strip);
+            const Four d = load_four(corner + 2 * strip), e = load_four(corner + 3 * strip);
+            const Four low_ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+            const Four low_de = __builtin_shufflevector(d, e, 0, 4, 1, 5);
+            const Four high_ab = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+            const Four high_de = __builtin_shufflevector(d, e, 2, 6, 3, 7);
+            float* rows = to + i * columns + c;
+            store_four(rows, __builtin_shufflevector(low_ab, low_de, 0, 1, 4, 5));
+            store_four(rows + columns, __builtin_shufflevector(low_ab, low_de, 2, 3, 6, 7));
+            store_four(rows + 2 * columns, __builtin_shufflevector(high_ab, high_de, 0, 1, 4, 5));
+            store_four(rows + 3 * columns, __builtin_shufflevector(high_ab, high_de, 2, 3, 6, 7));
+        }
+    }
+}
+
 // The same of values that are columns of their keys, in float16: a column of 16 keys lies side by side.
 void unpack_halves_of_keys(const KVView& kv, StripPlace strip_place, int32_t column, int32_t columns, float* to) {
     const int32_t end = kv.v_dim - column < columns ? kv.v_dim - column : columns;
     const uint16_t* from = static_cast<const uint16_t*>(kv.k) +
                            (strip_place.block_head * kv.qk_dim + column) * kv.block_size + strip_place.place;
+    float keys[panel_columns * strip];
     for (int32_t c = 0; c < columns; ++c, from += kv.block_size) {
-        float keys[strip] = {};
-        for (int32_t i = 0; c < end && i < strip; i += width) store(keys + i, load_float16(from + i));
-        for (int32_t i = 0; i < strip; ++i) to[i * columns + c] = keys[i];
+#pragma GCC unroll 4
+        for (int32_t i = 0; i < strip; i += width) {
+            store(keys + c * strip + i, c < end ? load_float16(from + i) : splat(0.0f));
+        }
     }
+    transpose_strip(keys, columns, to);
+}
+
+// Columns that are keys' alone, from `end` on.
+HEADWAY_INLINE void clear_columns(float* keys, int32_t end, int32_t columns) {
+    for (int32_t at = end * strip; at < columns * strip; at += width) store(keys + at, splat(0.0f));
 }
 
 // In the other types a cell of the cache holds two columns of one key, or four in int8.
@@ -157,25 +192,35 @@ void unpack_values_of_keys(const KVView& kv, StripPlace strip_place, int32_t col
         }
     } else if (kv.type == KVType::int8) {
         const int64_t quads_of_dim = (kv.qk_dim + 3) / 4;
-        const int8_t* from = static_cast<const int8_t*>(kv.k) + (cells * quads_of_dim + strip_place.place) * 4;
-        for (int32_t i = 0; i < strip; ++i) {
-            for (int32_t c = 0; c < columns; ++c) {
-                const int8_t* cell = from + (static_cast<int64_t>(column + c) / 4 * kv.block_size + i) * 4 + c % 4;
-                to[i * columns + c] = c < end ? static_cast<float>(*cell) : 0.0f;
+        const int64_t first = cells * quads_of_dim + static_cast<int64_t>(column / 4) * kv.block_size;
+        const int8_t* from = static_cast<const int8_t*>(kv.k) + (first + strip_place.place) * 4;
+        float keys[panel_columns * strip];
+        for (int32_t c = 0; c < columns; c += 4, from += static_cast<int64_t>(kv.block_size) * 4) {
+            float* quad = keys + c * strip;
+            for (int32_t i = 0; i < strip; i += width) {
+                const Ints bytes = c < end ? load_ints(from + i * 4) : splat_int(0);
+                store(quad + i, byte_of_quads<0>(bytes));
+                store(quad + strip + i, byte_of_quads<1>(bytes));
+                store(quad + 2 * strip + i, byte_of_quads<2>(bytes));
+                store(quad + 3 * strip + i, byte_of_quads<3>(bytes));
             }
         }
+        clear_columns(keys, end, columns);
+        transpose_strip(keys, columns, to);
     } else {
         const int64_t pairs_of_dim = (kv.qk_dim + 1) / 2;
-        const Word* from = static_cast<const Word*>(kv.k) + cells * pairs_of_dim + strip_place.place;
-        for (int32_t i = 0; i < strip; ++i) {
-            float* row = to + i * columns;
-            for (int32_t c = 0; c < columns; c += 2) {
-                const bool is_there = c < end;
-                const Word pair = is_there ? from[static_cast<int64_t>(column + c) / 2 * kv.block_size + i] : 0;
-                reinterpret_cast<Word*>(row)[c] = static_cast<Word>(static_cast<uint32_t>(pair) << 16);
-                reinterpret_cast<Word*>(row)[c + 1] = c + 1 < end ? static_cast<Word>(pair & -0x10000) : 0;
+        const int64_t first = cells * pairs_of_dim + static_cast<int64_t>(column / 2) * kv.block_size;
+        const uint16_t* from = static_cast<const uint16_t*>(kv.k) + (first + strip_place.place) * 2;
+        float keys[panel_columns * strip];
+        for (int32_t c = 0; c < columns; c += 2, from += static_cast<int64_t>(kv.block_size) * 2) {
+            for (int32_t i = 0; i < strip; i += width) {
+                const Ints pairs = c < end ? load_ints(from + i * 2) : splat_int(0);
+                store(keys + c * strip + i, even_of_pairs(pairs));
+                store(keys + (c + 1) * strip + i, odd_of_pairs(pairs));
             }
         }
+        clear_columns(keys, end, columns);
+        transpose_strip(keys, columns, to);
     }
 }
 

@@ -78,6 +78,8 @@ SCHEMAS: list[tuple[Any, str | None]] = [
     ({"enum": [f"v{i}" for i in range(15_000)]}, WORKS),
     ({"enum": list(range(15_000))}, WORKS),
     ({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(200)}}, WORKS),
+    ({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(450)}}, WORKS),
+    ({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(600)}}, "Current row has"),
     (
         {
             "type": "object",

@@ -15,6 +15,7 @@ from headway.text.tokenizer import Tokenizer
 from headway.worker.assembler import ChoiceAssembler
 
 END = ("stop", END_TOKEN_ID)
+CONSTRAINED = {"constraint": wire.Constraint(grammar='start: /[a-z]+/ "]"')}
 
 
 def play(
@@ -56,6 +57,10 @@ def play(
             END,
         ),
         ([[b"a"]], END, {"skip_special_tokens": False}, "a", 2, 0, END),
+        # The last token of a grammar is text; an end token, and one of stop_token_ids, behind it is none.
+        ([[b"a"], [b"b", b"]"]], ("stop", None), CONSTRAINED, "ab]", 3, 0, ("stop", None)),
+        ([[b"a"]], END, CONSTRAINED, "a", 2, 0, END),
+        ([[b"a"], [b"b"]], ("stop", 98), CONSTRAINED | {"stop_token_ids": [98]}, "a", 2, 0, ("stop", 98)),
         # One of stop_token_ids, b: it counts, its text is left out unless asked for.
         ([[b"a"], [b"b"]], ("stop", 98), {"stop_token_ids": [98]}, "a", 2, 0, ("stop", 98)),
         (

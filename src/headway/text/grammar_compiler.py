@@ -56,13 +56,29 @@ def compile_grammar(tokenizer: llguidance.LLTokenizer, text: str, *, param: str 
     for schema in schemas:
         check_schema(schema, param)
     matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
-    if not matcher.is_error():
-        matcher.compute_bitmask()
-    if matcher.is_error():
-        told = matcher.get_error()
-        place = next((place for schema in schemas if (place := find_place(schema, told))), "")
-        raise InvalidRequest(f"{param}{place} cannot be enforced: {_words(matcher)}", param=param)
+    for tried in (matcher, _begun(matcher)):
+        if tried.is_error():
+            told = tried.get_error()
+            place = next((place for schema in schemas if (place := find_place(schema, told))), "")
+            raise InvalidRequest(f"{param}{place} cannot be enforced: {_words(tried)}", param=param)
     return matcher
+
+
+def _begun(matcher: llguidance.LLMatcher) -> llguidance.LLMatcher:
+    """A copy behind its first token: what is too large for a step is known before an answer begins."""
+    mask = matcher.compute_bitmask() if not matcher.is_error() else b""
+    copy = matcher.deep_copy()
+    if matcher.is_error() or matcher.is_stopped() or not any(mask):
+        return copy
+    token_ids = copy.compute_ff_tokens()[:1] or [_lowest_bit(mask)]
+    if copy.consume_tokens(token_ids) and not copy.is_stopped():
+        copy.compute_bitmask()
+    return copy
+
+
+def _lowest_bit(mask: bytes) -> int:
+    place = next(place for place, byte in enumerate(mask) if byte)
+    return place * 8 + (mask[place] & -mask[place]).bit_length() - 1
 
 
 def check_matcher(matcher: llguidance.LLMatcher, param: str) -> None:

@@ -95,7 +95,7 @@ class ChoiceAssembler:
         if not token_ids and event.finish_reason is None:
             return None
         num_with_text = len(event.token_ids)
-        if event.finish_reason == "stop" and num_with_text and not self._sampling.include_stop_str_in_output:
+        if event.finish_reason == "stop" and num_with_text and self._leaves_out(event.token_ids[-1]):
             num_with_text -= 1
         text, num_used, matched = self._read(event.token_ids[:num_with_text])
         if matched is not None:
@@ -107,6 +107,13 @@ class ChoiceAssembler:
         reason: FinishReason = "stop" if matched is not None else _finish_reason(event.finish_reason)
         stop_reason = event.stop_reason if matched is None else matched
         return self._make_delta(event, len(event.token_ids), text + tail, reason, stop_reason, num_with_text)
+
+    def _leaves_out(self, last_id: int) -> bool:
+        """Whether the text of the last token before a stop is no part of the answer; a grammar's end is one."""
+        if self._sampling.include_stop_str_in_output:
+            return False
+        is_end = last_id in self._tokenizer.end_token_ids or last_id in self._sampling.stop_token_ids
+        return is_end or self._sampling.constraint is None
 
     def end(self, finish_reason: FinishReason, stop_reason: int | str | None = None) -> TextDelta | None:
         """Ends the choice from this side, with the text that was held back; None if it has ended."""

@@ -38,7 +38,10 @@ WRONG: list[list[tuple[bytes, bytes]]] = [
     [(b"authorization", b"Bearer first-ke")],
     [(b"authorization", b"Bearer \xff\xfe")],
     [(b"authorization", b"Bearer wrong"), (b"authorization", b"Bearer first-key")],
-    [(b"x-api-key", b"first-key")],
+    [(b"x-api-key", b"wrong")],
+    [(b"x-api-key", b"Bearer first-key")],
+    [(b"x-api-key", b"wrong"), (b"x-api-key", b"first-key")],
+    [(b"authorization", b"Bearer wrong"), (b"x-api-key", b"first-key")],
 ]
 
 
@@ -56,15 +59,24 @@ async def test_every_route_there_is_asks_for_a_key_but_the_health_routes(locked:
                 continue
             assert response.status_code == 401, (path, headers)
             assert response.headers["www-authenticate"] == "Bearer"
-            assert response.json()["error"]["code"] == "invalid_api_key"
+            assert response.json()["error"]["type"] == "authentication_error"
             assert "first-key" not in response.text
 
 
 @pytest.mark.parametrize(
-    "value", [b"Bearer first-key", b"bearer first-key", b"Bearer  first-key ", "Bearer zweiter-schlüssel".encode()]
+    "headers",
+    [
+        [(b"authorization", b"Bearer first-key")],
+        [(b"authorization", b"bearer first-key")],
+        [(b"authorization", b"Bearer  first-key ")],
+        [(b"authorization", "Bearer zweiter-schlüssel".encode())],
+        [(b"x-api-key", b"first-key")],
+        [(b"x-api-key", "zweiter-schlüssel".encode())],
+        [(b"authorization", b"Bearer first-key"), (b"x-api-key", b"wrong")],
+    ],
 )
-async def test_any_of_the_keys_opens(locked: httpx2.AsyncClient, value: bytes) -> None:
-    response = await locked.post("/v1/chat/completions", json=CHAT, headers=[(b"authorization", value)])
+async def test_any_of_the_keys_opens(locked: httpx2.AsyncClient, headers: list[tuple[bytes, bytes]]) -> None:
+    response = await locked.post("/v1/chat/completions", json=CHAT, headers=headers)
     assert response.status_code == 200
 
 

@@ -24,13 +24,13 @@ from headway.server.admin.profile import router as profile_router
 from headway.server.admin.routes import router as admin_router
 from headway.server.basic.routes import router as basic_router
 from headway.server.doors import Doors, find_doors
-from headway.server.errors import error_response, http_exception_response
 from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, RequestScope
 from headway.server.openai.embeddings import router as embeddings_router
 from headway.server.openai.rerank import router as rerank_router
 from headway.server.openai.routes import router as openai_router
 from headway.server.openai.score import router as score_router
 from headway.server.openapi import DESCRIPTION, describe_app
+from headway.server.refusals import http_exception_response, refuse_error
 from headway.server.state import ServerState, state_of
 from headway.service.protocol import Service
 
@@ -88,7 +88,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     """A HeadwayError that comes before the answer has begun. Asynchronous, since others are run in a thread."""
     code = error.code if isinstance(error, HeadwayError) else None
     state_of(request).metrics.rejections.labels(code or "error").inc()
-    return error_response(error)
+    return refuse_error(request.scope, error)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.errors import HeadwayError
-from headway.server.middleware import route_path
+from headway.server.paths import route_path
 
 Refuse = Callable[[Request, Exception], Awaitable[Response]]
 """The answer to an error that came before the answer had begun."""

@@ -1,16 +1,17 @@
-"""The one table from the error tree to HTTP, and the one shape of an error body (OpenAI's).
+"""The one table from the error tree to HTTP, and the usual shape of an error body (OpenAI's).
 
 {"error": {"message", "type", "param", "code"}}, at most a few kB, without class names, traces or the caller's input.
 Every class of the tree has its own row, which a contract test checks: a new class can not slip through as a 500.
+refusals.py gives a Problem the shape of the API that was called.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headway import errors
@@ -106,19 +107,28 @@ def error_body(error: BaseException) -> ErrorBody:
     return ErrorBody(ErrorDetail(message, row.type, param, error.code))
 
 
-def error_response(error: BaseException) -> Response:
-    """The whole answer: status, Retry-After and WWW-Authenticate where they belong, body."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a request is refused with, before it gets the shape of an API."""
+
+    status: int
+    detail: ErrorDetail
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def problem_of(error: BaseException) -> Problem:
+    """Status, Retry-After and WWW-Authenticate where they belong, and what is told."""
     row = row_of(error)
     headers = {}
     if row.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["retry-after"] = str(_retry_after_s(error))
     if row.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
-    return json_response(error_body(error), status=row.status, headers=headers)
+    return Problem(row.status, error_body(error).error, headers)
 
 
-async def http_exception_response(_: Request, error: Exception) -> Response:
-    """The framework's own refusals (no such route, wrong method), in our shape."""
+def http_problem(error: Exception) -> Problem:
+    """The framework's own refusals: no such route, wrong method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     messages = {
@@ -126,11 +136,20 @@ async def http_exception_response(_: Request, error: Exception) -> Response:
         405: ("this route does not answer to that method; the Allow header lists those it does", "method_not_allowed"),
     }
     message, code = messages.get(status, (HTTPStatus(status).phrase, "http_error"))
-    body = ErrorBody(ErrorDetail(message, "invalid_request_error", None, code))
-    return json_response(body, status=status, headers=headers)
+    return Problem(status, ErrorDetail(message, "invalid_request_error", None, code), headers)
 
 
-def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def problem_response(problem: Problem) -> Response:
+    """In OpenAI's shape."""
+    return json_response(ErrorBody(problem.detail), status=problem.status, headers=problem.headers)
+
+
+def error_response(error: BaseException) -> Response:
+    """problem_response() of an error."""
+    return problem_response(problem_of(error))
+
+
+def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """`body` by msgspec (structs, dicts) as an answer."""
     return Response(msgspec.json.encode(body), status_code=status, headers=headers, media_type="application/json")
 

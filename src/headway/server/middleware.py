@@ -21,8 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway.errors import HeadwayError, PayloadTooLarge, ShuttingDown, Unauthorized
 from headway.observe.logs import get_logger
 from headway.server.disconnect import ClientGone
-from headway.server.errors import ErrorBody, ErrorDetail, error_response, json_response
+from headway.server.errors import ErrorDetail, Problem
 from headway.server.hosts import AllowedHosts
+from headway.server.paths import route_path
+from headway.server.refusals import REQUEST_ID, id_headers, refuse, refuse_error
 from headway.server.state import ServerState
 
 log = get_logger("headway.server")
@@ -36,13 +38,6 @@ BODY_TIMEOUT_S = 60.0
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
-
-
-def route_path(scope: Scope) -> str:
-    """The path below the app's own mount point."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(root) else path
 
 
 class RequestScope:
@@ -59,6 +54,7 @@ class RequestScope:
             return
         wished = Headers(scope=scope).get("x-request-id", "")
         request_id = wished if _REQUEST_ID.fullmatch(wished) else f"req-{uuid4().hex}"
+        scope[REQUEST_ID] = request_id
         started_s = self._state.clock.now()
         status = 0
 
@@ -66,7 +62,7 @@ class RequestScope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                MutableHeaders(scope=message).update(id_headers(scope))
             await send(message)
 
         with (
@@ -82,7 +78,7 @@ class RequestScope:
                 log.exception("a request failed", path=route_path(scope)[:200])
                 if status:
                     raise
-                await error_response(error)(scope, receive, send_with_id)
+                await refuse_error(scope, error)(scope, receive, send_with_id)
             finally:
                 self._record(scope, status, self._state.clock.now() - started_s)
 
@@ -112,7 +108,7 @@ class Gate:
             await self.app(scope, receive, send)
         else:
             self._state.metrics.rejections.labels(refusal.code or "error").inc()
-            await error_response(refusal)(scope, receive, send)
+            await refuse_error(scope, refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> HeadwayError | None:
         wrong_host = self._hosts.refusal(scope["headers"])
@@ -122,24 +118,31 @@ class Gate:
         if path in OPEN_PATHS:
             return None
         if self._keys and not self._has_key(scope["headers"]):
-            return Unauthorized("no valid API key: send the header Authorization: Bearer KEY")
+            return Unauthorized("no valid API key: send the header Authorization: Bearer KEY, or x-api-key: KEY")
         if self._state.is_draining and path not in DRAIN_PATHS:
             return ShuttingDown("the server is shutting down and takes nothing new", retry_after_s=5.0)
         return None
 
     def _has_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether there is exactly one Authorization header, and it holds one of the keys.
+        """Whether there is exactly one Authorization header, or none and one X-Api-Key, and it holds one of the keys.
 
         The scheme's case does not matter (RFC 9110, 11.1). Digests are compared, all of them, so that the time
         tells neither a key's length nor how much of it was right.
         """
-        values = [value for name, value in headers if name == b"authorization"]
-        if len(values) != 1:
-            return False
-        scheme, _, given = values[0].partition(b" ")
-        digest = _digest(given.strip())
+        given = _given_key(headers)
+        digest = _digest(given or b"")
         matches = [hmac.compare_digest(digest, key) for key in self._keys]
-        return scheme.lower() == b"bearer" and any(matches)
+        return given is not None and any(matches)
+
+
+def _given_key(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """None: no key, or more than one."""
+    values = [value for name, value in headers if name == b"authorization"]
+    if not values:
+        keys = [value for name, value in headers if name == b"x-api-key"]
+        return keys[0].strip() if len(keys) == 1 else None
+    scheme, _, given = values[0].partition(b" ")
+    return given.strip() if len(values) == 1 and scheme.lower() == b"bearer" else None
 
 
 class BodyLimit:
@@ -157,7 +160,7 @@ class BodyLimit:
             return
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isascii() and declared.isdigit() and int(declared[:20]) > self._max_bytes:
-            await error_response(self._too_large(declared[:20]))(scope, receive, send)
+            await refuse_error(scope, self._too_large(declared[:20]))(scope, receive, send)
             return
         num_bytes = 0
         is_whole = False
@@ -180,17 +183,17 @@ class BodyLimit:
         except TimeoutError:
             if is_whole:
                 raise
-            await _body_timeout_response(self._timeout_s)(scope, receive, send)
+            await refuse(scope, _body_timeout(self._timeout_s))(scope, receive, send)
 
     def _too_large(self, size: str) -> PayloadTooLarge:
         return PayloadTooLarge(f"the body has {size} bytes, at most {self._max_bytes}: send less")
 
 
-def _body_timeout_response(timeout_s: float) -> ASGIApp:
+def _body_timeout(timeout_s: float) -> Problem:
     detail = ErrorDetail(
         f"the body did not come within {timeout_s:g} s: send it whole", "invalid_request_error", None, "body_timeout"
     )
-    return json_response(ErrorBody(detail), status=408, headers={"connection": "close"})
+    return Problem(408, detail, {"connection": "close"})
 
 
 def _digest(key: bytes) -> bytes:

@@ -11,8 +11,8 @@ from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.server.body import describe
 from headway.server.openai.messages import chat_messages
 from headway.server.openai.schema import ChatBody, ChatMessage, CompletionBody, GenerateBody
-from headway.server.openai.tools import read_tool_use, read_tools
 from headway.server.sampling import to_sampling
+from headway.server.tools import read_tool_use, read_tools
 
 MAX_PROMPTS = 2048
 """Prompts in one request."""

@@ -1,4 +1,4 @@
-"""OpenAI's tools, tool_choice and parallel_tool_calls: checked, and as templates and the core know them."""
+"""Tools, tool_choice and parallel_tool_calls in OpenAI's form: checked, and as templates and the core know them."""
 
 import re
 from collections.abc import Mapping, Sequence

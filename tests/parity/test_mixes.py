@@ -6,11 +6,13 @@ must not show. A sample is compared with a process' first answers, from files to
 """
 
 import random
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import headway_wire as wire
@@ -25,6 +27,7 @@ from headway.engine.admission import ModelLimits
 from headway.engine.engine import Engine
 from headway.engine.loading import load_engine
 from headway.scheduler.scheduler import Scheduler, SchedulerLimits
+from headway.text.grammar import Grammar, json_part
 from headway.text.tokenizer import Tokenizer, make_tokenizer
 from headway.worker.assembler import ChoiceAssembler
 from oracles import demo_model
@@ -33,6 +36,7 @@ pytestmark = pytest.mark.timeout(900)  # two minutes of both cores, on a machine
 EXECUTOR = "native"
 NUM_MIXES = 200
 NUM_REQUESTS = 120
+NUM_CONSTRAINED = 40
 MAX_MODEL_LEN = 448
 MAX_STEP_TOKENS = 512
 """What the executors are made for: more than any of the schedulers plans."""
@@ -51,8 +55,31 @@ CONDITIONS = (
     "preempted", "preempted choice of several", "preempted with penalties", "preempted with logprobs",
     "preempted behind a prefix hit", "held", "n over 1", "top_p", "top_k", "min_p", "penalties", "logit bias",
     "logprobs", "min_tokens", "stop string", "stop token", "end token", "length", "text beyond ASCII",
+    "constrained beside free", "constrained, sampled", "a run of forced tokens", "a run of forced tokens cut",
+    "forced with logprobs", "preempted constrained", "constrained choice of several", "a trigger's grammar held",
 )  # fmt: skip
-CORE_CONDITIONS = frozenset(("prefix hit", "chunked", "preempted", "greedy beside sampled", "threads 1", "threads 2"))
+CORE_CONDITIONS = frozenset(
+    (
+        *("prefix hit", "chunked", "preempted", "greedy beside sampled", "threads 1", "threads 2"),
+        *("constrained beside free", "a run of forced tokens"),
+    )
+)
+RECORD = {
+    "type": "object",
+    "properties": {
+        "captain_name": {"type": "string", "maxLength": 6},
+        "number_of_boats": {"type": "integer", "minimum": 0, "maximum": 9},
+        "harbour_is_still": {"type": "boolean"},
+    },
+    "required": ["captain_name", "number_of_boats", "harbour_is_still"],
+    "additionalProperties": False,
+}
+CONSTRAINTS = (
+    wire.Constraint(grammar=Grammar("start: @record", {"record": json_part(RECORD)}).text()),
+    wire.Constraint(grammar="start: /(the|a) (ship|ferry)( left| came){1,9}\\./"),
+    wire.Constraint(grammar='start: /[e ]/ "[[" /[a-z]{3,5}/ "]] and then "', trigger="[e ]"),
+)
+"""Much is forced; nearly everything is free to choose; now and then the one, now and then the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +129,17 @@ class WatchedScheduler(Scheduler):
         seen["prompts beside streams"] += len({pair.num_tokens > 1 for pair in pairs}) == 2
         seen["greedy beside sampled"] += len({pair.sequence.sampling.temperature == 0 for pair in pairs}) == 2
         seen["eight at once"] += len(pairs) == MAX_NUM_SEQS
+        seen["constrained beside free"] += len({pair.sequence.sampling.constraint is None for pair in pairs}) == 2
+        for short, (sequence, num_tokens) in zip(is_short, pairs, strict=True):
+            is_run = num_tokens > 1 and sequence.num_computed_tokens >= sequence.num_prompt_tokens
+            if is_run and sequence.sampling.constraint is not None and not sequence.num_preemptions:
+                seen["a run of forced tokens"] += 1
+                seen["a run of forced tokens cut"] += short
         for sequence in plan.preempted:
             sampling = sequence.sampling
             seen["preempted"] += 1
             seen["preempted choice of several"] += sampling.n > 1
+            seen["preempted constrained"] += sampling.constraint is not None
             seen["preempted with penalties"] += sampling.repetition_penalty != 1.0
             seen["preempted with logprobs"] += sampling.logprobs is not None
             seen["preempted behind a prefix hit"] += sequence.num_cached_tokens > 0
@@ -177,10 +211,15 @@ class Run:
         submit = wire.Submit(
             request_id=request_id, prompt_token_ids=list(asked.prompt), sampling=wire.Sampling(**fields)
         )
-        accepted = self.engine.submit(submit)
-        assert isinstance(accepted, wire.Accepted), accepted
         assemblers = [ChoiceAssembler(self._tokenizer, sampling, choice) for choice in range(sampling.n)]
         self.running[request_id] = Running(asked, assemblers, [[] for _ in assemblers])
+        accepted = self.engine.submit(submit)
+        if accepted is None:  # its grammar is compiled
+            while not self.engine._waiting_room.has_news():
+                time.sleep(0.001)
+            self.step()
+            (accepted,) = self.engine.take_answers()
+        assert isinstance(accepted, wire.Accepted), accepted
 
     def step(self) -> None:
         step = wire.decode_up(wire.encode(self.engine.step()))
@@ -233,6 +272,13 @@ def draw_asked(draw: random.Random, tokenizer: Tokenizer, end_token_id: int) -> 
     return Asked(tuple(prompt), draw_sampling(draw, ids, end_token_id))
 
 
+def draw_constrained(draw: random.Random, tokenizer: Tokenizer, end_token_id: int) -> Asked:
+    """The same, with an output that has to match something."""
+    asked = draw_asked(draw, tokenizer, end_token_id)
+    sampling = msgspec.structs.replace(asked.sampling, constraint=draw.choice(CONSTRAINTS), stop=())
+    return Asked(asked.prompt, sampling)
+
+
 def draw_sampling(draw: random.Random, ids: list[int], end_token_id: int) -> SamplingParams:
     max_tokens = draw.randint(4, 16) if draw.random() < 0.7 else draw.randint(24, 44)  # some outgrow their blocks
     fields: dict[str, Any] = {"temperature": 0.0 if draw.random() < 0.45 else draw.choice((0.5, 0.8, 1.3))}
@@ -271,7 +317,11 @@ def note_request(asked: Asked, choices: list[Choice], seen: Counter[str]) -> Non
     seen["penalties"] += sampling.repetition_penalty != 1.0
     seen["logit bias"] += bool(sampling.logit_bias)
     seen["min_tokens"] += sampling.min_tokens > 0
+    seen["constrained, sampled"] += is_sampled and sampling.constraint is not None
+    seen["constrained choice of several"] += sampling.n > 1 and sampling.constraint is not None
     for choice in choices:
+        seen["a trigger's grammar held"] += sampling.constraint is CONSTRAINTS[2] and "[[" in choice.text
+        seen["forced with logprobs"] += sampling.constraint is CONSTRAINTS[0] and len(choice.logprobs) > 0
         seen["logprobs"] += len(choice.logprobs) > 0
         seen["text beyond ASCII"] += not choice.text.isascii()
         kind = "stop string" if isinstance(choice.stop_reason, str) else "stop token"
@@ -344,6 +394,7 @@ def layers(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def play_mixes(model: Model, num_mixes: int, seen: Counter[str]) -> None:
     draw = random.Random(11)
     requests = [draw_asked(draw, model.tokenizer, model.end_token_id) for _ in range(NUM_REQUESTS)]
+    requests += [draw_constrained(draw, model.tokenizer, model.end_token_id) for _ in range(NUM_CONSTRAINED)]
     for seed in range(num_mixes):
         mix = Mix(model, requests, seed, seen)
         mix.play()

@@ -54,5 +54,5 @@ def test_a_call_that_must_be_made_is_made(llm: LLM, use: ToolUse, names: set[str
 
 
 def test_a_tool_that_is_not_there_is_refused(llm: LLM) -> None:
-    with pytest.raises(InvalidRequest, match="tool_choice names 'sun', which is not among tools"):
+    with pytest.raises(InvalidRequest, match="tool_choice names 'sun', and tools has tides, weather"):
         llm.chat(ASKED, tools=TOOLS, tool_use=ToolUse("named", "sun"))

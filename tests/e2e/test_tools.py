@@ -63,6 +63,17 @@ def test_a_call_that_must_be_made_is_valid(server: Server, client: openai.OpenAI
         assert len(checked_calls(answer.choices[0].message)) == 1
 
 
+def test_a_call_that_is_cut_is_told_as_far_as_it_is(server: Server, client: openai.OpenAI) -> None:
+    choice: Any = {"type": "function", "function": {"name": "write_note"}}
+    whole = client.chat.completions.create(**ASKED, tool_choice=choice)
+    [call] = whole.choices[0].message.tool_calls or []
+    cut = client.chat.completions.create(**ASKED | {"max_tokens": 16}, tool_choice=choice)
+    assert cut.choices[0].finish_reason == "length"
+    [begun] = cut.choices[0].message.tool_calls or []
+    assert call.function.arguments.startswith(begun.function.arguments)
+    assert begun.function.arguments != call.function.arguments
+
+
 @pytest.mark.case("tool-parallel-false-06")
 def test_a_named_tool_is_called_once_and_streamed_alike(server: Server, client: openai.OpenAI) -> None:
     for name in SCHEMAS:

@@ -77,6 +77,18 @@ def test_calls_that_must_be_made_hold_from_the_beginning(style: OutputStyle, use
     assert names_in(found.grammar) == names
 
 
+def test_a_tool_that_may_not_be_called_is_no_call_and_triggers_nothing(tokenizer: Tokenizer) -> None:
+    """Of plain JSON, where a tool's name is what tells a call from other objects."""
+    plain = OutputStyle(choose_dialect("", tokenizer, "plain_json"))
+    asked = request(ToolUse("auto", names=("g",)))
+    found = constraint(plain, asked)
+    assert '"g"' in found.trigger
+    assert '"f"' not in found.trigger
+    form = choose_form(plain, asked, CLOSED)
+    assert form is not None
+    assert [tool["function"]["name"] for tool in form.tools] == ["g"]
+
+
 def test_one_call_is_one(style: OutputStyle) -> None:
     several = "start: block ("
     for use in (ToolUse("required", is_parallel=False), ToolUse("named", "f"), ToolUse(is_parallel=False)):

@@ -74,7 +74,8 @@ def choose_form(style: OutputStyle, request: GenerateRequest, rendered: str) -> 
     calls = style.dialect if prompt.tools and request.tool_use.choice != "none" else None
     if reasoning is None and calls is None:
         return None
-    return OutputForm(reasoning, _state(style, prompt, rendered), calls, prompt.tools or (), style.can_constrain)
+    tools = _callable(prompt.tools or (), request.tool_use)
+    return OutputForm(reasoning, _state(style, prompt, rendered), calls, tools, style.can_constrain)
 
 
 def choose_constraint(style: OutputStyle, request: GenerateRequest, rendered: str) -> wire.Constraint | None:
@@ -125,15 +126,18 @@ def _answer(
 ) -> _Answer | None:
     structured = None
     if wanted is not None:
-        from headway.text.structured import structured_grammar, structured_trigger  # llguidance: not before it is needed
+        from headway.text.structured import (
+            structured_grammar,
+            structured_trigger,
+        )  # llguidance: not before it is needed
 
         structured = _Answer(structured_grammar(wanted), structured_trigger(wanted), None, wanted.param)
     tools = prompt.tools if prompt is not None else None
     if style.dialect is None or not tools or use.choice == "none" or (use.choice == "auto" and not style.can_constrain):
         return structured  # 4.
     is_one = not use.is_parallel or use.choice == "named"
-    names = (use.name,) if use.name is not None else use.names or None
-    calls = style.dialect.grammar(tools, names=names, is_parallel=not is_one)
+    tools = _callable(tools, use)
+    calls = style.dialect.grammar(tools, is_parallel=not is_one)
     if use.choice in ("required", "named"):
         return _Answer(calls)  # 1.
     trigger = style.dialect.trigger(tools)
@@ -142,6 +146,21 @@ def _answer(
     both = either(structured.grammar, calls)
     triggers = f"(?:{structured.trigger})|(?:{trigger})" if structured.trigger else ""
     return _Answer(both, triggers, None, structured.param)  # 2.
+
+
+def _callable(tools: Sequence[Mapping[str, Any]], use: ToolUse) -> Sequence[Mapping[str, Any]]:
+    """The tools that may be called. Raises InvalidRequest for a name that is not among them."""
+    names = (use.name,) if use.name is not None else use.names
+    if not names:
+        return tools
+    known = {tool["function"]["name"]: tool for tool in tools}
+    for name in names:
+        if name not in known:
+            raise InvalidRequest(
+                f"tool_choice names {name[:64]!r}, and tools has {', '.join(sorted(known))[:200]}: name one of them",
+                param="tool_choice",
+            )
+    return [tool for name, tool in known.items() if name in names]
 
 
 def _reasoning(style: OutputStyle, prompt: object, rendered: str, *, is_free: bool) -> tuple[str, str]:

@@ -127,6 +127,9 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()
     """Any of them opens every route but health and version; empty: no key is asked for."""
     max_body_bytes: int = 16 * 1024 * 1024
+    response_store_bytes: int = 64 * 1024 * 1024
+    """What responses are kept in for next turns (previous_response_id); 0: none is kept."""
+    max_stored_responses: int = 10_000
     max_unsent_bytes: int = 256 * 1024
     """A stream with more unread than this is not scheduled."""
     slow_reader_timeout_s: float = 30.0

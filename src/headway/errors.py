@@ -7,6 +7,7 @@ HeadwayError
 │   │   ├── UnsupportedFeature   a field or flag that others have and Headway has not: says what to do instead
 │   │   └── TemplateRefused   the chat template raised: its own words
 │   ├── ModelNotFound
+│   ├── ResponseNotFound      of /v1/responses
 │   ├── PayloadTooLarge
 │   ├── UnsupportedEncoding   a compressed body
 │   ├── Unauthorized
@@ -93,6 +94,12 @@ class ModelNotFound(CallerError):
     """No model of that name is served."""
 
     code = "model_not_found"
+
+
+class ResponseNotFound(CallerError):
+    """No response of that id is kept for this caller."""
+
+    code = "response_not_found"
 
 
 class PayloadTooLarge(CallerError):

@@ -22,7 +22,7 @@ EVERYWHERE = {
     *("enable_chunked_prefill", "enable_kv_cache", "scheduling_policy", "batching", "stall_timeout", "load_timeout"),
     "force_tokens",
     *("chat_template", "generation_config", "host", "port", "api_key", "drain_timeout", "max_queued_requests"),
-    *("tool_call_parser", "reasoning_parser", "max_body_size", "allowed_origins", "allowed_hosts"),
+    *("tool_call_parser", "reasoning_parser", "max_body_size", "response_store", "allowed_origins", "allowed_hosts"),
     *("log_format", "log_level"),
 }
 IDLE: dict[str, tuple[dict[str, Any], str]] = {

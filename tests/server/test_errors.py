@@ -65,7 +65,7 @@ def test_retry_after_is_whole_seconds(seconds: float | None, header: str) -> Non
         ("GET", "/health/", 404),
         ("GET", "/v1/models/none", 404),
         ("GET", "/v1/models/", 404),
-        *(("POST", f"/v1/{name}", 404) for name in ("responses", "moderations", "audio/transcriptions")),
+        *(("POST", f"/v1/{name}", 404) for name in ("realtime", "moderations", "audio/transcriptions")),
     ],
 )
 async def test_the_frameworks_own_refusals_have_the_same_shape(

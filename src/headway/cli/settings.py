@@ -210,6 +210,10 @@ class Settings(BaseSettings):
         default_of("server.max_body_bytes"), ge=1024
     )
     """The longest request body."""
+    response_store: Annotated[Bytes, Flag("Server", "SIZE", "server.response_store_bytes")] = Field(
+        default_of("server.response_store_bytes"), ge=0
+    )
+    """Memory for answers of /v1/responses, which next turns go on from (previous_response_id); 0 keeps none."""
     allowed_origins: Annotated[Origins, Flag("Server", "ORIGIN", "server.allowed_origins")] = ()
     """Web pages that may call the server (CORS), beside those on localhost; repeated, or with commas."""
 

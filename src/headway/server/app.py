@@ -62,7 +62,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
         CORSMiddleware,
         allow_origins=config.allowed_origins,
         allow_origin_regex=LOCAL_ORIGINS,
-        allow_methods=("GET", "POST"),
+        allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
         expose_headers=("X-Request-Id", "Retry-After"),
     )

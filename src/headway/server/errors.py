@@ -45,6 +45,7 @@ ERROR_TABLE: dict[type[HeadwayError], Row] = {
     errors.UnsupportedFeature: _BAD_REQUEST,
     errors.TemplateRefused: _BAD_REQUEST,
     errors.ModelNotFound: Row(404, "invalid_request_error"),
+    errors.ResponseNotFound: Row(404, "invalid_request_error"),
     errors.PayloadTooLarge: Row(413, "invalid_request_error"),
     errors.UnsupportedEncoding: Row(415, "invalid_request_error"),
     errors.Unauthorized: Row(401, "authentication_error"),

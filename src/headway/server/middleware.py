@@ -129,14 +129,14 @@ class Gate:
         The scheme's case does not matter (RFC 9110, 11.1). Digests are compared, all of them, so that the time
         tells neither a key's length nor how much of it was right.
         """
-        given = _given_key(headers)
+        given = given_key(headers)
         digest = _digest(given or b"")
         matches = [hmac.compare_digest(digest, key) for key in self._keys]
         return given is not None and any(matches)
 
 
-def _given_key(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """None: no key, or more than one."""
+def given_key(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """The API key that a request brings; None: no key, or more than one."""
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
         keys = [value for name, value in headers if name == b"x-api-key"]

@@ -1,4 +1,4 @@
-"""What the routes of one app share: the service, the config, the metrics, and whether it is about to end."""
+"""What the routes of one app share: the service, the config, the metrics, kept responses, and whether it will end."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -9,12 +9,13 @@ from headway.config import ServerConfig
 from headway.errors import ModelNotReady
 from headway.observe.clock import Clock, SystemClock
 from headway.observe.metrics import Metrics
+from headway.server.openai.responses.store import ResponseStore
 from headway.service.protocol import Service
 
 
 @dataclass(slots=True)
 class ServerState:
-    """One a server; is_draining is the only thing that changes."""
+    """One a server; is_draining and what the store keeps are all that changes."""
 
     service: Service
     config: ServerConfig
@@ -22,6 +23,10 @@ class ServerState:
     clock: Clock = field(default_factory=SystemClock)
     is_draining: bool = False
     """Readiness is off, and new requests are refused."""
+    responses: ResponseStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.responses = ResponseStore(self.config.response_store_bytes, self.config.max_stored_responses)
 
     def readiness(self) -> tuple[bool, str]:
         """Whether a request would be taken now, and why not."""

@@ -83,20 +83,23 @@ def chat_prompt(body: TemplateBody) -> ChatPrompt:
 
 
 def _template_kwargs(body: TemplateBody) -> dict[str, Any]:
-    """What was given; reasoning_effort none is enable_thinking false."""
-    given = body.chat_template_kwargs or {}
-    if not isinstance(body, ChatBody) or body.reasoning_effort is None:
+    effort = body.reasoning_effort if isinstance(body, ChatBody) else None
+    return effort_kwargs(effort, body.chat_template_kwargs or {}, "reasoning_effort")
+
+
+def effort_kwargs(effort: str | None, given: dict[str, Any], param: str) -> dict[str, Any]:
+    """The template's switches that were given; an effort of none is enable_thinking false. Raises InvalidRequest."""
+    if effort is None:
         return given
-    if body.reasoning_effort != "none":
+    if effort != "none":
         raise UnsupportedFeature(
-            "reasoning_effort must be none, which turns reasoning off: else leave it out, and limit reasoning by "
+            f"{param} must be none, which turns reasoning off: else leave it out, and limit reasoning by "
             "thinking_token_budget",
-            param="reasoning_effort",
+            param=param,
         )
     if given.get("enable_thinking"):
         raise InvalidRequest(
-            "reasoning_effort is none and chat_template_kwargs.enable_thinking true: give one of them",
-            param="reasoning_effort",
+            f"{param} is none and chat_template_kwargs.enable_thinking true: give one of them", param=param
         )
     return given | {"enable_thinking": False}
 

@@ -38,7 +38,8 @@ def _chat_message(message: ChatMessage, path: str) -> dict[str, Any]:
     if role not in _ROLES:
         raise InvalidRequest(f"{path}.role must be one of {', '.join(_ROLES)}", param=f"{path}.role")
     _check_fields(message, path)
-    content = _content(message.content, f"{path}.content", may_be_none=role in ("assistant", "tool"))
+    may_be_none = role in ("assistant", "tool") and message.content is None
+    content = "" if may_be_none else read_text(message.content, f"{path}.content")
     told: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
     if message.name is not None:
         told["name"] = message.name
@@ -106,15 +107,14 @@ def _tool_call(call: object, path: str) -> dict[str, Any]:
     }
 
 
-def _content(content: object, path: str, *, may_be_none: bool) -> str:
+def read_text(content: object, path: str, *, kinds: Sequence[str] = ("text", "input_text")) -> str:
+    """A message's content: text, or text parts of these types, joined by a line feed. Raises InvalidRequest."""
     if isinstance(content, str):
         return content
-    if content is None and may_be_none:
-        return ""
     if not isinstance(content, list) or not content:
         what = "an empty list" if content == [] else describe(content)
         raise InvalidRequest(f"{path} is {what}; it must be text or a list of text parts", param=path)
-    return "\n".join(_text_part(part, f"{path}[{i}]") for i, part in enumerate(content))
+    return "\n".join(_text_part(part, f"{path}[{i}]", kinds) for i, part in enumerate(content))
 
 
 _OTHER_PARTS = frozenset(
@@ -126,14 +126,14 @@ _OTHER_PARTS = frozenset(
 """Of OpenAI's and vLLM's messages: no text."""
 
 
-def _text_part(part: object, path: str) -> str:
+def _text_part(part: object, path: str, kinds: Sequence[str]) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or not isinstance(kind, str):
         raise InvalidRequest(f"{path} is {describe(part)}; it must be an object with a type", param=path)
-    if kind not in ("text", "input_text"):
+    if kind not in kinds:
         named = f"is {kind}" if kind in _OTHER_PARTS else "is no type of this API"
         raise UnsupportedFeature(
-            f"{path}.type {named}: the served models read text alone, as {{type: text, text: ...}}",
+            f"{path}.type {named}: the served models read text alone, as {{type: {kinds[0]}, text: ...}}",
             param=f"{path}.type",
         )
     text = part.get("text")

@@ -17,10 +17,13 @@ CHAT_TEMPLATE = (
     "{% for call in message.tool_calls or [] %}"
     '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n'
     "</tool_call>{% endfor %}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined %}"
-    "{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}{% endif %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """<|user|>hello<|end|><|assistant|> is 5 + 3 = 8 tokens. Calls are written as the dialect hermes does."""
+REASONING_TEMPLATE = CHAT_TEMPLATE + (
+    "{% if add_generation_prompt and enable_thinking is defined %}"
+    "{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
 
 
 def make_text_source(script: Script) -> TextSource:
@@ -39,7 +42,7 @@ def make_text_source(script: Script) -> TextSource:
         vocabulary,
         vocab_size=len(tokens),
         end_token_ids=frozenset({END_TOKEN_ID}),
-        chat_template=CHAT_TEMPLATE,
+        chat_template=CHAT_TEMPLATE if script.reasoning_parser == "none" else REASONING_TEMPLATE,
         generation_defaults=script.generation_defaults,
     )
 

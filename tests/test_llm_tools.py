@@ -1,4 +1,5 @@
-"""LLM.chat with tools: calls are fields of their own, and hold to what was asked whatever the model would say."""
+"""LLM.chat with tools and reasoning: they are fields of their own, and what was asked holds whatever the model would
+say."""
 
 import json
 from typing import Any
@@ -6,9 +7,11 @@ from typing import Any
 import pytest
 
 from headway.core.sampling import SamplingParams
+from headway.core.structured import StructuredOutputsParams
 from headway.core.tools import ToolUse
 from headway.errors import InvalidRequest
 from headway.llm import LLM
+from headway.testing.scripted_text import REASONING_TEMPLATE
 from headway.testing.tiny_model import write_tiny_model
 
 TOOLS: list[Any] = [
@@ -56,3 +59,29 @@ def test_a_call_that_must_be_made_is_made(llm: LLM, use: ToolUse, names: set[str
 def test_a_tool_that_is_not_there_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="tool_choice names 'sun', and tools has tides, weather"):
         llm.chat(ASKED, tools=TOOLS, tool_use=ToolUse("named", "sun"))
+
+
+@pytest.fixture(scope="module")
+def reasoning_llm(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+    flags: Any = {"chat_template": REASONING_TEMPLATE, "reasoning_parser": "qwen3"}
+    with LLM(str(folder), threads=1, kv_cache_memory=2**26, **flags) as llm:
+        yield llm
+
+
+@pytest.mark.case("so-reason-12", "so-thinkfalse-10")
+@pytest.mark.parametrize("is_on", [True, False])
+def test_an_answer_is_structured_behind_reasoning_that_ends_in_time(reasoning_llm: LLM, is_on: bool) -> None:
+    """The tiny model says one letter after the other and would never end its reasoning; a token is a byte."""
+    sampling = SamplingParams(
+        temperature=0,
+        max_tokens=120,
+        thinking_token_budget=20,
+        structured_outputs=StructuredOutputsParams(choice=["<yes>", "<no>"]),
+    )
+    switches = {"enable_thinking": is_on}
+    output = reasoning_llm.chat(ASKED, sampling, chat_template_kwargs=switches)[0].outputs[0]
+    assert output.text in ("<yes>", "<no>")
+    assert output.finish_reason == "stop"
+    assert len(output.reasoning) <= 20
+    assert bool(output.reasoning) == is_on

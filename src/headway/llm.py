@@ -94,6 +94,8 @@ class Flags(TypedDict, total=False):
     max_preemptions: int
     chat_template: str | None
     generation_config: Literal["auto", "headway"] | str
+    tool_call_parser: str
+    reasoning_parser: str
     served_model_name: str
     cache_dir: str | Path
     revision: str | None

@@ -38,7 +38,7 @@ class OfflineRun:
             cache_salt=request.cache_salt,
         )
         self._choices = [
-            ChoiceAssembler(text.tokenizer, sampling, choice, request.output) for choice in range(sampling.n)
+            ChoiceAssembler(text.tokenizer, request.sampling, choice, request.output) for choice in range(sampling.n)
         ]
         self._prompt = PromptAssembler(text.tokenizer, sampling, request.prompt_token_ids, request.prompt_text)
         self._tells_prompt = sampling.prompt_logprobs is not None

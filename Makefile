@@ -3,6 +3,7 @@
 # make check     format, lint, types
 # make bench     the measurements of docs/log.md, with the peers in the same run
 # make test-peers  the tests that need another engine installed, each in an environment of its own
+# make test-clients  one conversation through frameworks for agents, each in an environment of its own (1.5 GB in all)
 # make test-emulated  the kernels on instruction sets that this machine lacks (needs qemu-user, libsimde-dev, an ARM compiler)
 # make wheel     a wheel in dist/ that installs where no compiler is
 # make native    builds the C++ extension again after a change in native/
@@ -19,7 +20,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS)
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard native/*.txt native/*.cpp native/*.h native/*/*.cpp native/*/*.h)
 
-.PHONY: serve test test-peers test-emulated check format bench native wheel clean requirements
+.PHONY: serve test test-peers test-clients test-emulated check format bench native wheel clean requirements
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.ready
@@ -46,6 +47,17 @@ bench: $(VENV)/.ready-dev
 test-peers: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS)
 
+CLIENT_ENVIRONMENTS := $(patsubst tests/clients/environments/%.txt,.venvs/%/.ready,$(wildcard tests/clients/environments/*.txt))
+
+test-clients: $(VENV)/.ready-dev $(CLIENT_ENVIRONMENTS)
+	$(BIN)/headway pull demo
+	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_FLAGS)
+
+.venvs/%/.ready: tests/clients/environments/%.txt | requirements
+	$(PYTHON) -m venv --clear .venvs/$*
+	.venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement $<
+	@touch $@
+
 test-emulated: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m emulated tests/native $(PYTEST_FLAGS)
 
@@ -60,7 +72,7 @@ native: $(VENV)/.ready-dev
 	$(PIP) --no-build-isolation --no-deps --editable .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache
 
 requirements:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

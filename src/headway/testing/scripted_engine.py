@@ -53,6 +53,7 @@ class ScriptedPredictor:
 
     def __init__(self) -> None:
         self.script = Script()
+        self.submits: list[wire.Submit] = []
         self.aborts: list[wire.Abort] = []
         """All that came, in order."""
         self.holds: list[wire.Hold] = []
@@ -83,6 +84,7 @@ class ScriptedPredictor:
         """Takes one message."""
         match message:
             case wire.Submit():
+                self.submits.append(message)
                 return [self._submit(message)]
             case wire.Abort():
                 self.aborts.append(message)

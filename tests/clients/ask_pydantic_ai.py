@@ -1,0 +1,42 @@
+"""pydantic-ai's agent. Its default way to an answer of a form is a tool that has to be called."""
+
+from pydantic_ai import Agent, ModelRetry, NativeOutput
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, run, weather_of
+
+
+def get_weather(city: str) -> str:
+    """Weather of a city."""
+    try:
+        return weather_of(city)
+    except ValueError as error:
+        raise ModelRetry(str(error)) from error
+
+
+def model_of(base_url: str, model: str) -> OpenAIChatModel:
+    return OpenAIChatModel(model, provider=OpenAIProvider(base_url=base_url, api_key="none"))
+
+
+def conversation(base_url: str, model: str) -> Told:
+    agent = Agent(model_of(base_url, model), tools=[get_weather])
+    return {"text": agent.run_sync(QUESTION).output}
+
+
+async def streamed(base_url: str, model: str) -> Told:
+    agent = Agent(model_of(base_url, model), tools=[get_weather])
+    async with agent.run_stream(QUESTION) as run:
+        return {"text": "".join([piece async for piece in run.stream_text(delta=True)])}
+
+
+def answer(base_url: str, model: str) -> Told:
+    agent = Agent(model_of(base_url, model), output_type=NativeOutput(Town), retries=0)
+    return {"answer": agent.run_sync(DESCRIBE).output.model_dump()}
+
+
+def required(base_url: str, model: str) -> Told:
+    agent = Agent(model_of(base_url, model), output_type=Booking, retries=0)
+    return {"answer": agent.run_sync(BOOK, model_settings={"parallel_tool_calls": False}).output.model_dump()}
+
+
+run(conversation=conversation, streamed=streamed, answer=answer, required=required)

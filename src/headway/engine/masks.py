@@ -55,6 +55,8 @@ class MaskFiller:
 
     def start(self, sequences: Iterable[Sequence]) -> None:
         """Begins to write the masks of those among them whose next token is constrained."""
+        if not self._outputs and not self._masked_rows:
+            return
         wanted = []
         for sequence in sequences:
             output = self._outputs.get(sequence)

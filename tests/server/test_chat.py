@@ -221,6 +221,7 @@ async def test_fields_reach_the_service_and_models_defaults_fill_the_rest(
         "bad_token_ids": [],
         "bad_words": ("no",),
         "max_length": 99,
+        "lowers_max_tokens": False,
         "truncate_prompt_tokens": 20,
         "stop": ("END",),
         "include_stop_str_in_output": True,

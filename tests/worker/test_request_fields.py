@@ -134,6 +134,9 @@ def test_a_prompt_that_is_cut_keeps_its_bos(tokenizer: Tokenizer, monkeypatch: p
         ({"max_length": 500}, None, 490),
         ({}, None, None),
         ({"max_tokens": 0, "prompt_logprobs": 1}, 14, 0),
+        ({"max_tokens": 50, "lowers_max_tokens": True}, 14, 4),
+        ({"max_tokens": 50, "lowers_max_tokens": True}, None, 50),
+        ({"max_tokens": 3, "lowers_max_tokens": True}, 14, 3),
     ],
 )
 def test_max_length_counts_the_prompt(sampling: dict[str, Any], limit: int | None, max_tokens: int | None) -> None:

@@ -49,6 +49,8 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
     """Texts that do not come up in the output, at its beginning or behind a space; they become bad_token_ids."""
     max_length: int | None = None
     """Prompt and output together have at most so many tokens."""
+    lowers_max_tokens: bool = False
+    """max_tokens that the context has no room for becomes what it has room for; False: it is refused."""
     truncate_prompt_tokens: int | None = None
     """A longer prompt is cut to its last so many tokens, a first BOS being kept; -1: to what leaves room for
     max_tokens. None: a prompt that is too long is refused."""

@@ -33,6 +33,8 @@ class Choice:
     stop_reason: int | str | None = None
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
+    call_places: list[int] = field(default_factory=list)
+    """Of each call: the characters of text before it."""
 
 
 class Sink(Protocol):
@@ -197,7 +199,10 @@ class _Whole:
             choice = self._choices[index]
             self._texts[index].append(delta.text)
             self._reasonings[index].append(delta.reasoning)
-            add_deltas(choice.tool_calls, delta.tool_calls)
+            if delta.tool_calls:
+                add_deltas(choice.tool_calls, delta.tool_calls)
+                num_new = len(choice.tool_calls) - len(choice.call_places)
+                choice.call_places += [sum(map(len, self._texts[index]))] * num_new
             choice.token_ids += delta.token_ids
             choice.logprobs += delta.logprobs
             if delta.finish_reason is not None:

@@ -16,8 +16,9 @@ OpenAI's fields that change nothing in an answer (`user`, `store`, `metadata`, `
 Fields that Headway does not support are refused by name with a 400, and so is any other unknown field.
 
 Every error is `{"error": {"message", "type", "param", "code"}}`. A stream that fails on its way sends one such event;
-`data: [DONE]` is the last event of every stream, but not of `/v1/responses`, whose events have names of their own. Keys,
-where the server has any, go in `Authorization: Bearer KEY`.
+`data: [DONE]` is the last event of every stream, but not of `/v1/responses` and `/v1/messages`, whose events have names
+of their own; errors of `/v1/messages` have Anthropic's form. Keys, where the server has any, go in
+`Authorization: Bearer KEY` or `x-api-key: KEY`.
 """
 """The rules of all routes, as /docs shows them."""
 

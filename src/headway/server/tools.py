@@ -10,17 +10,18 @@ from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.server.body import describe
 
 MAX_TOOLS = 512
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+MAX_NAME_LENGTH = 64
+_NAME = re.compile(r"[a-zA-Z0-9_.-]+")
 _FUNCTION_FIELDS = ("name", "description", "parameters", "strict")
 
 Json = Mapping[str, Any]
 
 
-def read_tools(tools: Sequence[object]) -> list[dict[str, Any]]:
+def read_tools(tools: Sequence[object], *, max_name_length: int = MAX_NAME_LENGTH) -> list[dict[str, Any]]:
     """Functions as they were sent, without what is null. An empty list is no tools. Raises InvalidRequest."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"tools has {len(tools)} tools, at most {MAX_TOOLS}: send fewer", param="tools")
-    read = [_read_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+    read = [_read_tool(tool, f"tools[{i}]", max_name_length) for i, tool in enumerate(tools)]
     seen: set[str] = set()
     for i, tool in enumerate(read):
         name = tool["function"]["name"]
@@ -31,7 +32,7 @@ def read_tools(tools: Sequence[object]) -> list[dict[str, Any]]:
     return read
 
 
-def _read_tool(tool: object, path: str) -> dict[str, Any]:
+def _read_tool(tool: object, path: str, max_name_length: int) -> dict[str, Any]:
     if not isinstance(tool, dict):
         raise InvalidRequest(f"{path} is {describe(tool)}; it must be an object", param=path)
     if tool.get("type") != "function":
@@ -42,15 +43,16 @@ def _read_tool(tool: object, path: str) -> dict[str, Any]:
         raise InvalidRequest(f"{path}.function is {describe(function)}; it must be an object", param=f"{path}.function")
     function = {name: value for name, value in function.items() if value is not None}
     _check_names(function, _FUNCTION_FIELDS, f"{path}.function")
-    _check_function(function, f"{path}.function")
+    _check_function(function, f"{path}.function", max_name_length)
     return {"type": "function", "function": function}
 
 
-def _check_function(function: Json, path: str) -> None:
+def _check_function(function: Json, path: str, max_name_length: int) -> None:
     name = function.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > max_name_length:
         raise InvalidRequest(
-            f"{path}.name must be 1 to 64 letters of a to z, digits, underscores, dots and dashes", param=f"{path}.name"
+            f"{path}.name must be 1 to {max_name_length} letters of a to z, digits, underscores, dots and dashes",
+            param=f"{path}.name",
         )
     kinds: tuple[tuple[str, type, str], ...] = (
         ("description", str, "a string"),

@@ -229,7 +229,8 @@ def fit_prompt(request: PreparedRequest, max_model_len: int | None) -> PreparedR
 
 
 def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_model_len: int | None) -> wire.Sampling:
-    """What the worker has to know, with max_tokens filled: the rest of the context where the request has none.
+    """What the worker has to know, with max_tokens filled: the rest of the context where the request has none, or more
+    and may have less.
 
     Raises ContextLengthExceeded with both numbers. `max_model_len` None: the model has no such limit.
     """
@@ -244,7 +245,7 @@ def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_m
             )
         if max_tokens is None:
             max_tokens = rest
-        elif sampling.max_tokens is None:
+        elif sampling.max_tokens is None or sampling.lowers_max_tokens:
             max_tokens = min(max_tokens, rest)
         elif max_tokens > rest:
             raise ContextLengthExceeded(

@@ -25,7 +25,6 @@ _TYPES = {
 }
 _NAMES = {
     "continue_final_message": "messages",
-    "max_length": "max_tokens",
     "stop": "stop_sequences",
     "thinking_token_budget": "thinking.budget_tokens",
 }

@@ -230,6 +230,15 @@ def sse(text: str) -> list[Any]:
     return [json.loads(event[6:]) if event != "data: [DONE]" else "[DONE]" for event in events]
 
 
+def sse_events(text: str) -> list[tuple[str, Any]]:
+    """The events of a stream whose events have names; checks the framing."""
+    assert text.endswith("\n\n"), text[-40:]
+    lines = [event.split("\n") for event in text[:-2].split("\n\n")]
+    assert all(len(event) == 2 for event in lines), lines
+    assert all(name.startswith("event: ") and data.startswith("data: ") for name, data in lines), lines
+    return [(name[7:], json.loads(data[6:])) for name, data in lines]
+
+
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: dict[str, Any] = {"model": "m", "prompt": "hi"}
 

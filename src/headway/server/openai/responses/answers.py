@@ -11,6 +11,7 @@ from headway.server.errors import error_body
 from headway.server.generation import Generation
 from headway.server.openai.responses.output import OutputItems
 from headway.server.openai.responses.schema import (
+    LOGPROBS,
     IncompleteOut,
     InputTokens,
     OutputItem,
@@ -32,6 +33,11 @@ class Asked:
     request: GenerateRequest
     is_kept: bool
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the texts of the answer have them."""
+        return LOGPROBS in (self.body.include or ())
 
     def response(
         self,
@@ -91,13 +97,13 @@ class Asked:
 class ItemsSink:
     """A generation's sink that makes items and tells of no changes (server/generation.Sink)."""
 
-    def __init__(self) -> None:
-        self.items = OutputItems()
+    def __init__(self, items: OutputItems) -> None:
+        self._items = items
 
     def take(self, first: int, deltas: Sequence[TextDelta]) -> bool:
         """As Sink.take."""
         for delta in deltas:
-            self.items.take(delta)
+            self._items.take(delta)
         return True
 
     async def drain(self) -> None:

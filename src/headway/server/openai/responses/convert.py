@@ -36,8 +36,9 @@ def to_request(
     Raises InvalidRequest.
     """
     _check(body)
+    nested = [_nested_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or [])]
     with in_own_words():
-        tools = read_tools([_nested_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or [])])
+        tools = read_tools(nested)
         prompt = ChatPrompt(
             to_messages(history, items, body.instructions), tools or None, template_kwargs=_template_kwargs(body)
         )
@@ -71,11 +72,6 @@ def in_own_words() -> Iterator[None]:
         if _TOOL_PATH.match(param):
             raise type(error)(_TOOL_PATH.sub(r"\1", error.message), param=_TOOL_PATH.sub(r"\1", param)) from None
         raise
-
-
-def wants_logprobs(body: ResponsesBody) -> bool:
-    """Whether the texts of the answer have them."""
-    return LOGPROBS in (body.include or ())
 
 
 def _check(body: ResponsesBody) -> None:
@@ -123,9 +119,10 @@ def _num_logprobs(body: ResponsesBody) -> int | None:
         raise InvalidRequest(
             f"top_logprobs is {top}; it must be at least 0 and at most {MAX_LOGPROBS}", param="top_logprobs"
         )
-    if top and not wants_logprobs(body):
+    is_wanted = LOGPROBS in (body.include or ())
+    if top and not is_wanted:
         raise InvalidRequest(f'top_logprobs needs include: ["{LOGPROBS}"]', param="top_logprobs")
-    return (top or 0) if wants_logprobs(body) else None
+    return (top or 0) if is_wanted else None
 
 
 def _wanted_structure(wanted: TextFormat) -> StructuredOutputs | None:
@@ -152,7 +149,7 @@ def _template_kwargs(body: ResponsesBody) -> dict[str, Any]:
 
 
 def _nested_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A flat tool in chat's form; what is no function goes on as it is, to be refused."""
+    """A flat tool in chat's form, which read_tools checks."""
     kind = tool.get("type")
     if kind != "function":
         named = repr(kind[:64]) if isinstance(kind, str) else describe(kind)

@@ -50,7 +50,7 @@ class ResponseEvents:
         self._asked = asked
         self._keep = keep
         self._generation = generation
-        self._items = OutputItems()
+        self._items = OutputItems(has_logprobs=asked.has_logprobs)
         self._number = 0
 
     def begin(self) -> bytes:

@@ -108,7 +108,9 @@ def _read_result(item: Mapping[str, Any], path: str) -> Item:
 def _read_reasoning(item: Mapping[str, Any], path: str) -> Item:
     """Its content; a summary is not what the model thought, and is left out."""
     if not isinstance(item.get("summary", []), list):
-        raise InvalidRequest(f"{path}.summary is {describe(item['summary'])}; it must be a list", param=path)
+        raise InvalidRequest(
+            f"{path}.summary is {describe(item['summary'])}; it must be a list", param=f"{path}.summary"
+        )
     content = item.get("content") or []
     text = read_text(content, f"{path}.content", kinds=("reasoning_text",)) if content else ""
     return ReasoningItem(_id(item, path, "rs"), [ReasoningText(text)] if text else [])

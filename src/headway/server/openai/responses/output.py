@@ -78,9 +78,14 @@ Change = Began | Gained | Ended
 
 
 class OutputItems:
-    """The items of one response, as they grow."""
+    """The items of one response, as they grow.
 
-    def __init__(self) -> None:
+    Args:
+        has_logprobs: texts have those of their tokens; reasoning and calls never do.
+    """
+
+    def __init__(self, *, has_logprobs: bool) -> None:
+        self._has_logprobs = has_logprobs
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self._ended: list[OutputItem] = []
@@ -119,7 +124,7 @@ class OutputItems:
         is_other = bool(delta.reasoning or delta.tool_calls)
         if is_other:
             self._logprobs.clear()
-        if delta.text or not is_other:
+        if self._has_logprobs and (delta.text or not is_other):
             self._logprobs += delta.logprobs
         kind = None if self._open is None else self._open.kind
         text = delta.text if kind != "function_call" else self._behind_call(delta.text)

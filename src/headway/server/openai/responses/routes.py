@@ -18,6 +18,7 @@ from headway.server.openai.responses.answers import Asked, ItemsSink
 from headway.server.openai.responses.convert import in_own_words, to_request
 from headway.server.openai.responses.events import ResponseEvents
 from headway.server.openai.responses.items import read_items
+from headway.server.openai.responses.output import OutputItems
 from headway.server.openai.responses.schema import DeletedOut, Item, ItemList, ResponseOut, ResponsesBody
 from headway.server.openai.responses.store import ResponseStore, Turn, make_turn
 from headway.server.openapi import takes
@@ -55,10 +56,10 @@ async def create_response(request: Request) -> Response:
 
 
 async def _run_whole(state: ServerState, asked: Asked, arrived_s: float) -> ResponseOut:
-    sink = ItemsSink()
+    items = OutputItems(has_logprobs=asked.has_logprobs)
     async with await Generation.open(state, [asked.request], arrived_s) as generation:
-        await generation.feed(sink)
-        return asked.ended(generation, sink.items)
+        await generation.feed(ItemsSink(items))
+        return asked.ended(generation, items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Text that the output begins with."""
     reasoning_end: str = ""
     """"": the output begins with 3."""
+    reasoning_start: str = ""
+    """With a trigger: 2 is there only where the output begins with this text, behind white space; "": it is."""
     max_reasoning_tokens: Optional[int] = None
     """After so many tokens of 1 and 2, reasoning_end is forced."""
     trigger: str = ""

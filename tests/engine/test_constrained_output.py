@@ -172,6 +172,20 @@ def test_reasoning_is_free_until_its_end_and_then_the_grammar_holds(rig: TinyRig
     assert rig.output("a").finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [("cd", "cdefghijklmnopqrs00!"), ("cde", "cdefghijklmnopqrs00!"), ("ce", "cdefghijk00!"), ("x", "cdefghijk00!")],
+)
+def test_a_trigger_inside_of_reasoning_is_none_where_the_output_begins_with_its_start(
+    rig: TinyRig, start: str, text: str
+) -> None:
+    """The model goes on with the alphabet: it says both triggers, the first one before the end of the reasoning."""
+    found = constraint("(hijk|rs)00!", trigger="hijk|rs", max_matches=1, reasoning_start=start, reasoning_end="mno")
+    rig.submit("a", "aab", found, max_tokens=40)
+    rig.run()
+    assert (rig.text("a"), rig.output("a").finish_reason) == (text, "stop")
+
+
 @pytest.mark.parametrize("budget", [0, 1, 5])
 def test_reasoning_over_its_budget_is_ended(rig: TinyRig, budget: int) -> None:
     rig.submit("a", "aab", constraint("(yes|no)", opening="<", reasoning_end="</think>", max_reasoning_tokens=budget))

@@ -57,10 +57,13 @@ def test_a_request_for_text_is_free(style: OutputStyle) -> None:
 
 def test_calls_that_may_be_made_are_valid_from_their_trigger_on(style: OutputStyle) -> None:
     found = constraint(style, request())
-    assert (found.trigger, found.max_matches, found.opening, found.reasoning_end) == ("<tool_call>", None, "", "")
+    assert (found.trigger, found.max_matches, found.opening) == ("<tool_call>", None, "")
+    assert (found.reasoning_start, found.reasoning_end) == ("", "")
     assert names_in(found.grammar) == {"f", "g"}
+    unsaid, opened = constraint(style, request(), UNSAID), constraint(style, request(), OPENED)
+    assert (unsaid.reasoning_start, unsaid.reasoning_end, unsaid.opening) == ("<think>", "</think>", "")
+    assert (opened.reasoning_start, opened.reasoning_end) == ("", "</think>")
     assert constraint(style, request(ToolUse(is_parallel=False))).max_matches == 1
-    assert constraint(style, request(), OPENED).reasoning_end == "</think>"
 
 
 @pytest.mark.parametrize(

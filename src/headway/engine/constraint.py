@@ -26,6 +26,8 @@ PARAM = "structured_outputs"
 class Phase(Enum):
     """Where an output is."""
 
+    OPENING = "opening"
+    """Nothing but what may become the start of reasoning has come."""
     REASONING = "reasoning"
     FREE = "free"
     """Watched for the trigger."""
@@ -67,6 +69,8 @@ class OutputConstraint:
         self._trigger = re.compile(constraint.trigger) if constraint.trigger else None
         self._forces = forces
         self._free = FreeText(self._tokens.bytes_of)
+        self._begun = b""
+        """While it is OPENING: what has come, without white space before it."""
         self._num_reasoning_tokens = 0
         self._num_matches = 0
 
@@ -80,7 +84,7 @@ class OutputConstraint:
         ids = self._tokens.encode(self._constraint.opening) if self._constraint.opening else []
         if not self._constraint.reasoning_end:
             return Taken([*ids, *self._answer()], False, self._is_complete)
-        self.phase = Phase.REASONING
+        self.phase = Phase.OPENING if self._constraint.reasoning_start else Phase.REASONING
         for token_id in ids:
             self._free.push(token_id)
         self._num_reasoning_tokens = len(ids)
@@ -89,6 +93,8 @@ class OutputConstraint:
     def accept(self, token_id: int) -> Taken:
         """Goes on by a sampled token. Raises InvalidRequest where the grammar cannot be followed any further."""
         match self.phase:
+            case Phase.OPENING:
+                return self._accept_opening(token_id)
             case Phase.REASONING:
                 return self._accept_reasoning(token_id)
             case Phase.FREE:
@@ -102,6 +108,19 @@ class OutputConstraint:
     def _is_complete(self) -> bool:
         """The grammar is at its end, and nothing comes behind it."""
         return self.phase is Phase.MATCHING and self.matcher is not None and self.matcher.is_stopped()
+
+    def _accept_opening(self, token_id: int) -> Taken:
+        """Reasoning begins with its start; all else is the answer's."""
+        start = self._constraint.reasoning_start.encode()
+        self._begun = (self._begun + self._tokens.bytes_of(token_id)).lstrip()
+        if self._begun.startswith(start):
+            self.phase = Phase.REASONING
+            return self._accept_reasoning(token_id)
+        if start.startswith(self._begun):
+            self._free.push(token_id)
+            return Taken([token_id], True, False)
+        self.phase = Phase.FREE
+        return Taken([token_id, *self._accept_free(token_id)], True, self._is_complete)
 
     def _accept_reasoning(self, token_id: int) -> Taken:
         self._num_reasoning_tokens += 1
@@ -203,6 +222,10 @@ def check_constraint(constraint: wire.Constraint) -> None:
         raise InvalidRequest(
             f"the constraint's max_matches is {constraint.max_matches}; it must be at least 1, beside a trigger",
             param=PARAM,
+        )
+    if constraint.reasoning_start and not (constraint.reasoning_end and constraint.trigger):
+        raise InvalidRequest(
+            "the constraint has a reasoning_start: it needs a reasoning_end and a trigger too", param=PARAM
         )
     limit = constraint.max_reasoning_tokens
     if limit is not None and (limit < 0 or not constraint.reasoning_end):

@@ -51,6 +51,12 @@ def lark_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def behind_line_breaks(grammar: Grammar) -> Grammar:
+    """What it matches, with up to two line breaks before it: models put them behind their reasoning."""
+    parts: dict[str, Part] = {"behind": grammar.lark}
+    return Grammar("start: LINE_BREAKS? @behind\nLINE_BREAKS: /\\n{1,2}/", {**parts, **grammar.parts})
+
+
 def either(first: Grammar, second: Grammar) -> Grammar:
     """What one or the other matches. Their parts must have different names."""
     if shared := first.parts.keys() & second.parts.keys():

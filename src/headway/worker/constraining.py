@@ -5,7 +5,7 @@ at its end, the request what the answer shall be.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import headway_wire as wire
@@ -13,7 +13,7 @@ from headway.core.request import ChatPrompt, GenerateRequest
 from headway.core.structured import StructuredOutputs
 from headway.core.tools import ToolUse
 from headway.errors import InvalidRequest, UnsupportedFeature
-from headway.text.grammar import Grammar, either
+from headway.text.grammar import Grammar, behind_line_breaks, either
 from headway.text.reasoning import ReasoningState, ReasoningStyle
 from headway.text.tool_calls import Dialect
 
@@ -104,15 +104,18 @@ def choose_constraint(style: OutputStyle, request: GenerateRequest, rendered: st
             param="structured_outputs" if answer is None else answer.param,
         )
     is_free = budget is None and answer is not None and bool(answer.trigger)
-    opening, reasoning_end = _reasoning(style, prompt, rendered, is_free=is_free)
+    opening, reasoning_start, reasoning_end = _reasoning(style, prompt, rendered, is_free=is_free)
     if budget is not None and not reasoning_end:
         _check_budget(style, budget)
         budget = None
     if answer is None:
         answer = _Answer(Grammar(""))
+    elif reasoning_end and not answer.trigger:
+        answer = replace(answer, grammar=behind_line_breaks(answer.grammar))
     return wire.Constraint(
         grammar=answer.grammar.text(),
         opening=opening,
+        reasoning_start=reasoning_start,
         reasoning_end=reasoning_end,
         max_reasoning_tokens=budget,
         trigger=answer.trigger,
@@ -163,17 +166,20 @@ def _callable(tools: Sequence[Mapping[str, Any]], use: ToolUse) -> Sequence[Mapp
     return [tool for name, tool in known.items() if name in names]
 
 
-def _reasoning(style: OutputStyle, prompt: object, rendered: str, *, is_free: bool) -> tuple[str, str]:
-    """wire.Constraint's opening and reasoning_end. Where the answer is free, a model opens its block or does not."""
+def _reasoning(style: OutputStyle, prompt: object, rendered: str, *, is_free: bool) -> tuple[str, str, str]:
+    """wire.Constraint's opening, reasoning_start and reasoning_end. Where the answer is free, a model opens its block
+    or does not."""
     reasoning = style.reasoning
     if reasoning is None or not isinstance(prompt, ChatPrompt):
-        return "", ""
+        return "", "", ""
     match _state(style, prompt, rendered):
         case ReasoningState.OPEN:
-            return "", reasoning.end
-        case ReasoningState.UNOPENED if reasoning.opening and not is_free:
-            return reasoning.opening, reasoning.end
-    return "", ""
+            return "", "", reasoning.end
+        case ReasoningState.UNOPENED if is_free:
+            return "", reasoning.start, reasoning.end
+        case ReasoningState.UNOPENED if reasoning.opening:
+            return reasoning.opening, "", reasoning.end
+    return "", "", ""
 
 
 def _check_budget(style: OutputStyle, budget: int) -> None:

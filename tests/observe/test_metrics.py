@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headway.core.output import Usage
 from headway.observe.engine_families import ModelStats, make_histogram
-from headway.observe.metrics import Metrics, RequestMeter, TokenHistogram
+from headway.observe.metrics import LoopHistogram, Metrics, RequestMeter
 from headway.observe.number_histogram import QUEUE_TIME, STEP_SIZE, HistogramSpec, NumberHistogram
 
 STATS: ModelStats = {
@@ -155,7 +155,7 @@ def test_every_histogram_ends_in_infinity() -> None:
 def test_the_token_histogram_tells_what_the_librarys_own_would() -> None:
     bounds = (0.0625, 0.1, 1, 10)  # what is observed is exact in binary, and so are the sums
     theirs, ours = CollectorRegistry(auto_describe=False), CollectorRegistry(auto_describe=False)
-    own = TokenHistogram("h_seconds", "Text.", bounds, "model_name")
+    own = LoopHistogram("h_seconds", "Text.", bounds, "model_name")
     ours.register(own)
     other = Histogram("h_seconds", "Text.", ("model_name",), buckets=bounds, registry=theirs)
     for model, value, count in (("a", 0.0625, 1), ("a", 0.09375, 3), ("b", 1.0, 2), ("b", 99.0, 1), ("a", 0.0, 1)):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
@@ -56,10 +56,9 @@ class Metrics:
         self.first_token = self._histogram(
             "time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN_BUCKETS, model
         )
-        self.inter_token = TokenHistogram(
-            PREFIX + "inter_token_latency_seconds", "Between the tokens of a choice.", _TOKEN_BUCKETS, model
+        self.inter_token = self._histogram(
+            "inter_token_latency_seconds", "Between the tokens of a choice.", _TOKEN_BUCKETS, model
         )
-        self.registry.register(self.inter_token)
         self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", _REQUEST_BUCKETS, model)
         self.time_per_token = self._histogram(
             "request_time_per_output_token_seconds",
@@ -94,27 +93,33 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(PREFIX + name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> Histogram:
-        return Histogram(PREFIX + name, text, (label,), buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> "LoopHistogram":
+        histogram = LoopHistogram(PREFIX + name, text, buckets, label)
+        self.registry.register(histogram)
+        return histogram
 
     def render(self) -> bytes:
         """The exposition, in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
-class TokenHistogram(Collector):
-    """A histogram that is told of every token: without the lock of prometheus_client's, since one thread owns it."""
+class LoopHistogram(Collector):
+    """A histogram that is told of every token and request: without the lock of prometheus_client's and its walk
+    through the buckets, since the event loop's thread owns it."""
 
     def __init__(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> None:
         self._name = name
         self._text = text
         self._label = label
         self._bounds = buckets
-        self._children: dict[str, TokenCounts] = {}
+        self._children: dict[str, LoopCounts] = {}
 
-    def labels(self, value: str) -> "TokenCounts":
+    def labels(self, value: str) -> "LoopCounts":
         """The counts of one label's value."""
-        return self._children.setdefault(value, TokenCounts(self._bounds))
+        found = self._children.get(value)
+        if found is None:
+            found = self._children[value] = LoopCounts(self._bounds)
+        return found
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry."""
@@ -126,8 +131,8 @@ class TokenHistogram(Collector):
         yield family
 
 
-class TokenCounts:
-    """One label's counts in a TokenHistogram."""
+class LoopCounts:
+    """One label's counts in a LoopHistogram."""
 
     __slots__ = ("_bounds", "in_bucket", "sum")
 

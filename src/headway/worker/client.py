@@ -47,6 +47,8 @@ StreamT = TypeVar("StreamT", bound=RequestStream | EmbedStream)
 class _OpenRequest:
     stream: RequestStream | EmbedStream
     on_settled: Callable[[bool], None]
+    num_choices: int
+    """What the worker owed an end at first."""
 
 
 class WorkerClient:
@@ -76,6 +78,8 @@ class WorkerClient:
         self._channel: Channel | None = None
         self._ready: asyncio.Future[wire.Ready] = asyncio.get_running_loop().create_future()
         self._open: dict[str, _OpenRequest] = {}
+        self._num_choices = 0
+        """Of all that is open, those that have ended too."""
         self._failure: HeadwayError | None = None
         self._is_stalled = False
         self._is_closing = False
@@ -336,7 +340,8 @@ class WorkerClient:
     def _add(self, wire_id: str, stream: StreamT, on_settled: Callable[[bool], None]) -> StreamT:
         if not self._has_active():
             self._progress_at = self._clock.now()
-        self._open[wire_id] = _OpenRequest(stream, on_settled)
+        self._open[wire_id] = _OpenRequest(stream, on_settled, stream.num_unsettled)
+        self._num_choices += stream.num_unsettled
         if self._stall_timer is None:
             self._start_stall_timer(self._progress_at)
         return stream
@@ -371,6 +376,7 @@ class WorkerClient:
 
     def _settle(self, wire_id: str, entry: _OpenRequest, *, has_served: bool) -> None:
         del self._open[wire_id]
+        self._num_choices -= entry.num_choices
         self._num_output_tokens += entry.stream.usage.num_output_tokens
         self._num_overshoot += entry.stream.num_overshoot
         self._num_unreadable_calls += entry.stream.num_unreadable_calls
@@ -389,9 +395,11 @@ class WorkerClient:
 
     def check_room(self, num_choices: int) -> None:
         """Raises QueueFull if so many more would have to wait beside too many others."""
-        if self._room is not None:
-            num_open = sum(max(0, entry.stream.num_unsettled) for entry in self._open.values())
-            self._room.check(num_open, num_choices, self._last_step)
+        room = self._room
+        if room is None or self._num_choices + num_choices <= room.max_queued:
+            return  # all of them might wait: nothing to count
+        num_open = sum(max(0, entry.stream.num_unsettled) for entry in self._open.values())
+        room.check(num_open, num_choices, self._last_step)
 
     def _check_alive(self) -> None:
         if self.ended.done():

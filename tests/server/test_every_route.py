@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from tests.server.conftest import client_of, listening, sse, until
+from tests.server.conftest import client_of, listening, sse, sse_events, until
 
 from headway.config import ServerConfig
 from headway.server.app import make_app
@@ -41,19 +41,28 @@ WAYS = {
     "generate": ("/generate", {}),
     "generate_stream": ("/generate_stream", {}),
 }
+WAYS_OF_ONE_CHOICE = {
+    "responses": ("/v1/responses", {}),
+    "responses, streamed": ("/v1/responses", {"stream": True}),
+}
+ALL_WAYS = WAYS | WAYS_OF_ONE_CHOICE
 OPENAI_WAYS = [way for way, (path, _) in WAYS.items() if path.startswith("/v1")]
 Way = str
 
 
 def body_of(way: Way, prompt: str, **fields: Any) -> dict[str, Any]:
-    path, own = WAYS[way]
+    path, own = ALL_WAYS[way]
+    limit = {"max_tokens": 50}
     if path == "/v1/chat/completions":
         asked: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": prompt}]}
     elif path == "/v1/completions":
         asked = {"model": "scripted", "prompt": prompt}
+    elif way in WAYS_OF_ONE_CHOICE:
+        asked = {"model": "scripted", "input": prompt}
+        limit = {"max_output_tokens": fields.pop("max_tokens", 50)}
     else:
         asked = {"prompts": [prompt]} if path == "/generate" else {"prompt": prompt}
-    return asked | own | {"max_tokens": 50} | fields
+    return asked | own | limit | fields
 
 
 @dataclass
@@ -79,6 +88,9 @@ def read(way: Way, response: httpx2.Response) -> Told:
     """An answer in the shape of its route."""
     told = Told()
     assert response.status_code == 200, response.text
+    if way in WAYS_OF_ONE_CHOICE:
+        read_response(told, response)
+        return told
     if WAYS[way][0] in ("/basic_generate", "/generate"):
         answer = response.json()
         for index, text in enumerate(answer.get("generated_texts") or [answer["generated_text"]]):
@@ -111,6 +123,24 @@ def read_choice(told: Told, choice: dict[str, Any]) -> None:
             told.logprobs += zip(
                 logprobs["tokens"], logprobs["token_logprobs"], tops, logprobs["text_offset"], strict=True
             )
+
+
+def read_response(told: Told, response: httpx2.Response) -> None:
+    """A stream's pieces, which join to what its response has in the end; a whole response's text."""
+    if not response.headers["content-type"].startswith("text/event-stream"):
+        told.add(0, text_of(response.json()))
+        return
+    events = [event for _, event in sse_events(response.text)]
+    for event in events:
+        if event["type"] == "response.output_text.delta":
+            told.add(0, event["delta"])
+    told.add(0, "")
+    assert told.texts == [text_of(events[-1]["response"])]
+
+
+def text_of(response: dict[str, Any]) -> str:
+    [message] = response["output"]
+    return str(message["content"][0]["text"])
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -167,18 +197,42 @@ TEXTS: list[tuple[str, dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("prompt", "fields", "texts"), TEXTS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "prompt", "fields", "texts"),
+    [(way, *text) for way in ALL_WAYS for text in TEXTS if way in WAYS or "n" not in text[1]],
+)
 async def test_every_route_tells_the_same_text(
     client: httpx2.AsyncClient, way: Way, prompt: str, fields: dict[str, Any], texts: list[str]
 ) -> None:
-    told = read(way, await client.post(WAYS[way][0], json=body_of(way, prompt, **fields)))
+    told = read(way, await client.post(ALL_WAYS[way][0], json=body_of(way, prompt, **fields)))
     # A stream of the plain routes says nothing of a choice without a text.
     assert told.texts == texts or (way == "generate_stream" and texts == [""] and not told.pieces)
     for pieces, text in zip(told.pieces.values(), texts, strict=False):
         assert sum(piece.count("�") for piece in pieces) == text.count("�")
     if way in OPENAI_WAYS:
         assert sorted(index for index, _ in told.ends) == list(range(len(texts)))
+
+
+TEXTS_OF_ONE = [each for each in TEXTS if set(each[1]) <= {"stop", "max_tokens"}]
+
+
+@pytest.mark.parametrize(("prompt", "fields", "texts"), TEXTS_OF_ONE)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_messages_tell_the_same_text(
+    client: httpx2.AsyncClient, is_stream: bool, prompt: str, fields: dict[str, Any], texts: list[str]
+) -> None:
+    own = {"stream": is_stream, "stop_sequences": fields.get("stop"), "max_tokens": fields.get("max_tokens", 50)}
+    body = {"model": "scripted", "messages": [{"role": "user", "content": prompt}]} | own
+    response = await client.post("/v1/messages", json=body)
+    assert response.status_code == 200, response.text
+    if is_stream:
+        events = [json.loads(event.partition("data: ")[2]) for event in response.text.split("\n\n")[:-1]]
+        assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
+        told = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
+    else:
+        told = [block["text"] for block in response.json()["content"]]
+    assert ["".join(told)] == texts
+    assert sum(piece.count("�") for piece in told) == texts[0].count("�")
 
 
 @pytest.mark.parametrize(
@@ -324,14 +378,15 @@ async def test_whoever_leaves_the_queue_is_not_computed() -> None:
         await service.until_ready()
         first = asyncio.ensure_future(client.post("/basic_generate", json={"prompt": "gate"}))
         await until(lambda: service.stats()["models"]["scripted"]["client_open_requests"] == 1)
-        waiting = [asyncio.ensure_future(client.post(WAYS[way][0], json=body_of(way, "hello"))) for way in WAYS]
-        await until(lambda: service.stats()["models"]["scripted"]["client_open_requests"] == 1 + len(WAYS))
+        posts = [client.post(path, json=body_of(way, "hello")) for way, (path, _) in ALL_WAYS.items()]
+        waiting = [asyncio.ensure_future(post) for post in posts]
+        await until(lambda: service.stats()["models"]["scripted"]["client_open_requests"] == 1 + len(ALL_WAYS))
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await until(lambda: len(service.predictor().aborts) == len(WAYS))
+        await until(lambda: len(service.predictor().aborts) == len(ALL_WAYS))
         service.open_gate("go")
         assert (await first).json() == {"generated_text": "abc"}
         await service.until_idle()
-        assert len({abort.request_id for abort in service.predictor().aborts}) == len(WAYS)
+        assert len({abort.request_id for abort in service.predictor().aborts}) == len(ALL_WAYS)
         assert service.predictor().num_computed == 4  # three bytes and the end token

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,9 +24,10 @@ from headway.server.admin.routes import router as admin_router
 from headway.server.anthropic.routes import router as anthropic_router
 from headway.server.basic.routes import router as basic_router
 from headway.server.doors import Doors, find_doors
-from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, RequestScope
+from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, Origins, RequestScope
 from headway.server.openai.embeddings import router as embeddings_router
 from headway.server.openai.rerank import router as rerank_router
+from headway.server.openai.responses.routes import router as responses_router
 from headway.server.openai.routes import router as openai_router
 from headway.server.openai.score import router as score_router
 from headway.server.openapi import DESCRIPTION, describe_app
@@ -50,7 +50,8 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     )
     app.state.headway = state
     encoder_routers = embeddings_router, rerank_router, score_router
-    routers = openai_router, anthropic_router, *encoder_routers, basic_router, admin_router, profile_router
+    chat_routers = openai_router, responses_router, anthropic_router
+    routers = *chat_routers, *encoder_routers, basic_router, admin_router, profile_router
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(HeadwayError, _refuse)
@@ -60,7 +61,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     app.add_middleware(Gate, state=state)
     app.add_middleware(
-        CORSMiddleware,
+        Origins,
         allow_origins=config.allowed_origins,
         allow_origin_regex=LOCAL_ORIGINS,
         allow_methods=("GET", "POST", "DELETE"),

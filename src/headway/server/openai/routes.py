@@ -13,14 +13,12 @@ from headway.server.errors import json_response
 from headway.server.openai.answers import ChatAnswers, CompletionAnswers, Options
 from headway.server.openai.chunks import ChatChunks, CompletionChunks
 from headway.server.openai.convert import chat_request, completion_requests
-from headway.server.openai.responses.routes import router as responses_router
 from headway.server.openai.schema import ChatBody, CompletionBody, GenerateBody, ModelList, ModelOut
 from headway.server.openapi import takes
 from headway.server.state import state_of
 from headway.service.protocol import ModelCard
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
-router.include_router(responses_router)
 
 
 @router.get("/models")

@@ -24,7 +24,7 @@ from headway.server.openai.responses.store import ResponseStore, Turn, make_turn
 from headway.server.openapi import takes
 from headway.server.state import ServerState, state_of
 
-router = APIRouter(prefix="/responses")
+router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
 
 MAX_LISTED = 100
 """Items of one page; 20 unless another number is asked for."""

@@ -6,6 +6,7 @@ The words are those of the one error table; fields in them have the names of thi
 import re
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headway.server.errors import ErrorDetail, Problem
 
@@ -32,11 +33,19 @@ _NAMES = {
 _TOOL_PATH = re.compile(r"(tools\[\d+\])\.function(?:\.(parameters)\b)?")
 
 
+class ThreadDetails(msgspec.Struct, frozen=True):
+    """What Anthropic's clients look for where a server keeps no conversations: they go on without."""
+
+    error_code: str = "thread_unsupported_request"
+    unsupported: tuple[str, ...] = ("thread",)
+
+
 class AnthropicError(msgspec.Struct, frozen=True):
     """Its inner object."""
 
     type: str
     message: str
+    details: ThreadDetails | UnsetType = UNSET
 
 
 class AnthropicErrorBody(msgspec.Struct, frozen=True):
@@ -56,7 +65,8 @@ def told_body(problem: Problem, request_id: str | None) -> AnthropicErrorBody:
     """The body of a refusal."""
     status = told_status(problem)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return AnthropicErrorBody(AnthropicError(kind, told_message(problem.detail)), request_id)
+    details = ThreadDetails() if problem.detail.param == "thread" else UNSET
+    return AnthropicErrorBody(AnthropicError(kind, told_message(problem.detail), details), request_id)
 
 
 def told_message(detail: ErrorDetail) -> str:

@@ -1,7 +1,9 @@
 """Anthropic's official client with the demo model: calls and answers that are forced, and what the cache holds."""
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -9,6 +11,7 @@ import jsonschema
 import pytest
 from serving import Server
 
+DOCS = Path(__file__).parents[2] / "docs" / "messages.md"
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -75,3 +78,11 @@ def test_a_message_goes_on_with_what_was_begun(client: anthropic.Anthropic) -> N
     [block] = client.messages.create(**body).content
     assert block.type == "text"
     assert block.text.startswith(" Paris")
+
+
+def test_the_docs_code_answers(server: Server) -> None:
+    [code] = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("http://localhost:8000", server.url), names)
+    names["client"].close()
+    assert names["message"].content[0].text

@@ -468,6 +468,16 @@ async def test_a_call_that_was_cut_is_no_block_and_its_pieces_were_streamed(
     assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
 
 
+@pytest.mark.parametrize("written", ["", "[1]", '{"a": NaN}', '{"a": ' * 5000, '{"a": 1} {', '{"a": ]}'])
+async def test_what_is_no_object_of_json_is_no_block(
+    client: httpx2.AsyncClient, service: FakeService, written: str
+) -> None:
+    calls = (ToolCallDelta(0, "a", "f", written), ToolCallDelta(1, "b", "g", '{"a": 1}'))
+    service.script = lambda _: [TextDelta(0, "", (7,), tool_calls=calls, finish_reason="stop")]
+    told = (await client.post(URL, json=TOOLS)).json()
+    assert [(block["id"], block["input"]) for block in told["content"]] == [("b", {"a": 1})]
+
+
 async def test_a_stream_that_fails_ends_with_an_error(client: httpx2.AsyncClient, service: FakeService) -> None:
     service.script = lambda _: [*SAID[:4], NonFiniteLogits("NaN at layer 3")]
     events = await stream(client, **TOOLS)

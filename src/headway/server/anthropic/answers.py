@@ -123,6 +123,11 @@ def _text_and_calls(choice: Choice) -> list[Block]:
 
 def _is_whole(call: ToolCall) -> bool:
     try:
-        return isinstance(json.loads(call.arguments), dict)
-    except ValueError:
+        return isinstance(json.loads(call.arguments, parse_constant=_refuse), dict)
+    except (ValueError, RecursionError):
         return False
+
+
+def _refuse(constant: str) -> None:
+    """Python reads NaN and Infinity; JSON has none."""
+    raise ValueError(constant)

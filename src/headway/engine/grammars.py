@@ -2,7 +2,8 @@
 
 A grammar that is asked for is a CompiledGrammar at once, and done some time later: its owner looks again between steps.
 The model's tokens are made for the first one, in the same threads. What failed is kept too: who sends it again gets the
-same words for nothing.
+same words for nothing. A grammar whose compiling nothing bounds is tried in a process first (grammar_trial), and others
+do not wait behind it.
 """
 
 import contextlib
@@ -12,15 +13,17 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
 import llguidance
 
+from headway.engine.grammar_trial import GrammarTrial
+from headway.engine.trial_messages import TrialVocabulary
 from headway.errors import HeadwayError, InternalError, InvalidRequest, InvariantBroken, QueueFull
 from headway.text.constrained_vocabulary import encode_piece, make_llguidance_tokenizer
-from headway.text.grammar_compiler import compile_grammar
+from headway.text.grammar_compiler import compile_grammar, needs_trial
 from headway.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -44,6 +47,15 @@ class ConstraintTokens:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.llguidance = make_llguidance_tokenizer(tokenizer)
         self._tokenizer = tokenizer
+
+    def for_trial(self) -> TrialVocabulary:
+        """What a process that tries grammars has to know of them."""
+        tokenizer = self._tokenizer
+        return TrialVocabulary(
+            tokens=[tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)],
+            end_token_ids=sorted(tokenizer.end_token_ids),
+            special_token_ids=sorted(tokenizer.special_token_ids),
+        )
 
     def bytes_of(self, token_id: int) -> bytes:
         """What a token adds to the text, control tokens too."""
@@ -106,7 +118,10 @@ class Grammars:
         self._tokens_lock, self._lock = threading.Lock(), threading.Lock()
         self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._num_kept_bytes = 0
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(NUM_THREADS, "grammars", initializer=_give_way)
+        self._trials = ThreadPoolExecutor(1, "grammar-trials", initializer=_give_way)
+        self._trial = GrammarTrial(MAX_COMPILE_S)
+        """The one thread's own."""
         self.num_asked = 0
         self.num_hits = 0
         """Of those asked: found, done or on their way."""
@@ -120,13 +135,18 @@ class Grammars:
         self.num_asked += 1
         key = sha256(text.encode()).digest()
         found = self._kept.get(key)
-        if found is not None:
+        if found is not None and not isinstance(found.error, InternalError):
             self.num_hits += 1
             self._kept.move_to_end(key)
             return found
+        if found is not None:
+            self._drop(key)  # what failed was not the grammar
         grammar = self._kept[key] = CompiledGrammar(text, self._now())
         self._num_kept_bytes += grammar.num_bytes
-        self._threads().submit(self._compile, grammar)
+        if needs_trial(text):
+            self._trials.submit(self._try, grammar)
+        else:
+            self._pool.submit(self._compile, grammar)
         self._make_room()
         return grammar
 
@@ -137,33 +157,48 @@ class Grammars:
             self._drop(key)
 
     def close(self) -> None:
-        """Ends the threads, as soon as what they compile is done; nobody waits for that."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        """Ends the process and the threads, these as soon as what they compile is done; nobody waits for that."""
+        self._trial.end()
+        self._trials.shutdown(cancel_futures=True)
+        self._trial.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(NUM_THREADS, "grammars", initializer=_give_way)
-        return self._pool
+    def _try(self, grammar: CompiledGrammar) -> None:
+        """In the thread of trials. What passes is compiled."""
+        with self._settling(grammar):
+            self._trial.start()  # beside the tokens
+            self._trial.make_ready(self._make_tokens().for_trial)
+            grammar.started_s = self._now()
+            self._trial.check(grammar.text)
+            self._pool.submit(self._compile, grammar)
 
     def _compile(self, grammar: CompiledGrammar) -> None:
         """In a side thread."""
-        seconds = 0.0
-        try:
+        with self._settling(grammar):
             grammar.tokens = self._make_tokens()
-            started_s = grammar.started_s = self._now()
+            if grammar.started_s is None:
+                grammar.started_s = self._now()
+            started_s = self._now()
             if grammar.text:
                 grammar.matcher = compile_grammar(grammar.tokens.llguidance, grammar.text)
-            seconds = self._now() - started_s
+            with self._lock:
+                self.compile_s += self._now() - started_s
+            grammar.is_done = True
+
+    @contextlib.contextmanager
+    def _settling(self, grammar: CompiledGrammar) -> Iterator[None]:
+        """What is raised becomes the grammar's error."""
+        try:
+            yield
         except HeadwayError as error:
             grammar.error = error
         except BaseException as error:  # a panic of the library too: it must end this grammar and not the thread
             logger.exception("compiling a grammar of %d characters failed", len(grammar.text))
             grammar.error = InternalError(f"compiling the grammar failed: {type(error).__name__}")
-        with self._lock:
-            self.compile_s += seconds
-            self.num_refused += grammar.error is not None
-        grammar.is_done = True
+        if grammar.error is not None:
+            with self._lock:
+                self.num_refused += 1
+            grammar.is_done = True
 
     def _make_tokens(self) -> ConstraintTokens:
         with self._tokens_lock:

@@ -6,9 +6,13 @@
     finish()           waits for it, says whose mask could not be made
 
 A matcher belongs to one sequence, and between start() and finish() to the side thread alone.
+
+The whole step waits for its last mask. Those of an ambiguous grammar take longer with each token: where slow ones take
+over MAX_MASKS_S together, the sequence of the slowest ends. Time is the thread's own: a busy machine ends nobody.
 """
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -18,11 +22,16 @@ from headway.core.sequence import Sequence
 from headway.engine.constrained import ConstrainedOutput
 from headway.engine.constraint import PARAM
 from headway.engine.sampler import BITS_A_WORD, Sampler
-from headway.errors import HeadwayError, InternalError
+from headway.errors import HeadwayError, InternalError, InvalidRequest
 from headway.executor.base import Int32
 from headway.text.grammar_compiler import check_matcher
 
 logger = logging.getLogger(__name__)
+
+MAX_MASKS_S = 0.05
+"""Of a step, for the masks that are slow."""
+SLOW_MASK_S = 0.01
+"""What a slow mask takes. Those of schemas and of programming languages take 1 to 3 ms at most."""
 
 _Failures = dict[Sequence, HeadwayError]
 
@@ -91,8 +100,10 @@ class MaskFiller:
 
     def _fill_all(self, wanted: list[tuple[Sequence, ConstrainedOutput]]) -> _Failures:
         failures: _Failures = {}
+        slow: dict[Sequence, float] = {}
         try:
             for sequence, output in wanted:
+                begin_s = time.thread_time()
                 try:
                     self._fill(sequence, output)
                 except HeadwayError as error:
@@ -100,8 +111,13 @@ class MaskFiller:
                 except BaseException as error:  # a panic of the library too: the others of the step go on
                     logger.exception("a mask could not be made")
                     failures[sequence] = InternalError(f"what may come next could not be told: {type(error).__name__}")
+                if (mask_s := time.thread_time() - begin_s) > SLOW_MASK_S:
+                    slow[sequence] = mask_s
         finally:
             self._sampler.open_masks()
+        if sum(slow.values()) > MAX_MASKS_S:
+            slowest = max(slow, key=slow.__getitem__)
+            failures.setdefault(slowest, _make_too_slow(slow[slowest]))
         return failures
 
     def _fill(self, sequence: Sequence, output: ConstrainedOutput) -> None:
@@ -120,3 +136,11 @@ class MaskFiller:
             return False
         mask[:] = others
         return True
+
+
+def _make_too_slow(mask_s: float) -> InvalidRequest:
+    return InvalidRequest(
+        f"{PARAM} cannot be enforced any further: to tell what may come next took {mask_s * 1e3:.0f} ms, and all of a "
+        f"step have {MAX_MASKS_S * 1e3:.0f} ms; make the grammar less ambiguous, or its repetitions shorter",
+        param=PARAM,
+    )

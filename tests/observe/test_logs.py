@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
-from headway.observe.logs import JsonLines, get_logger, set_up_logs
+from headway.observe.logs import JsonLines, get_logger, log_plainly, set_up_logs
 
 
 @pytest.fixture
@@ -66,6 +66,19 @@ def test_a_plain_line_is_what_the_chain_makes_of_it() -> None:
     assert datetime.fromisoformat(plain.pop("timestamp")).timestamp() == pytest.approx(record.created, abs=1e-5)
     chained.pop("timestamp")
     assert plain == chained == {"event": "took 7 ms", "request_id": "r", "x": 1, "level": "warning"}
+
+
+@pytest.mark.usefixtures("root_restored")
+def test_a_line_without_the_chain_is_the_loggers_own() -> None:
+    out = io.StringIO()
+    set_up_logs("json", "info", out)
+    with structlog.contextvars.bound_contextvars(request_id="req-1"):
+        get_logger("headway.test").info("request", status=200)
+        log_plainly(logging.getLogger("headway.test"), logging.INFO, "request", status=200)
+    log_plainly(logging.getLogger("headway.test"), logging.DEBUG, "not told")
+    theirs, ours = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert ours.pop("timestamp") >= theirs.pop("timestamp")
+    assert ours == theirs == {"event": "request", "status": 200, "request_id": "req-1", "level": "info"}
 
 
 @pytest.mark.usefixtures("root_restored")

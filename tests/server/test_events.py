@@ -122,6 +122,9 @@ async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_th
                 written.append(("past", data))
             return is_taken
 
+        def has_room(self) -> bool:
+            return True
+
     async def send(message: Message) -> None:
         written.append((message["type"], message.get("body", b"")))
 

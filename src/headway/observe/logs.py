@@ -67,6 +67,14 @@ def get_logger(name: str) -> Any:
     )
 
 
+def log_plainly(logger: logging.Logger, level: int, event: str, **fields: Any) -> None:
+    """A line as get_logger()'s loggers tell it, for what is told at each request: without structlog's chain and
+    without a look for the caller, in half the time."""
+    if logger.isEnabledFor(level):
+        extra = {**structlog.contextvars.get_contextvars(), **fields}
+        logger.handle(logger.makeRecord(logger.name, level, "", 0, event, (), None, extra=extra))
+
+
 class JsonLines(structlog.stdlib.ProcessorFormatter):
     """One object a line. A plain line, such as each request's, is made without structlog's chain: in half the time."""
 

@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headway.server.disconnect import WATCH_EXTENSION
 from headway.server.errors import ErrorBody, ErrorDetail, json_response
 from headway.server.events import ABORT_EXTENSION, WRITE_EXTENSION
+from headway.server.middleware import BODY_EXTENSION
 from headway.server.writes import BatchedTransport, Exchange, batch_of
 
 HEAD_TIMEOUT_S = 30.0
@@ -20,11 +21,12 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with nine additions.
+    """uvicorn's protocol, with ten additions.
 
     - The scope offers ABORT_EXTENSION: closing politely would wait for a reader who does not read.
     - The scope offers WRITE_EXTENSION: a piece of a body without the layers around the app.
     - The scope offers WATCH_EXTENSION: a client's leaving without a task that waits for it.
+    - The scope offers BODY_EXTENSION: whether there is anything to wait for.
     - A stream to an HTTP/1.0 client (as nginx can be, before a server) has no chunks and ends with the connection.
     - What one turn of the event loop writes goes out in one go (writes.py).
     - When a client that has pipelined requests leaves, the request that is being answered is told, and not only the
@@ -139,7 +141,11 @@ class HttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
         self._exchange = Exchange(cycle, self._outlet, batch_of(self.loop))
-        cycle.scope["extensions"] |= {WRITE_EXTENSION: self._exchange, WATCH_EXTENSION: self._exchange.watch}
+        cycle.scope["extensions"] |= {
+            WRITE_EXTENSION: self._exchange,
+            WATCH_EXTENSION: self._exchange.watch,
+            BODY_EXTENSION: self._exchange.has_body,
+        }
         super()._start_asgi_task(cycle, app)
 
     def _start_head(self) -> None:

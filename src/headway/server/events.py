@@ -43,6 +43,10 @@ class BodyWriter(Protocol):
         """
         ...
 
+    def has_room(self) -> bool:
+        """Whether the usual way would not wait either, now."""
+        ...
+
 
 class Chunks(Protocol):
     """How one API writes one generation's events. Each call gives whole events, or nothing."""
@@ -179,9 +183,13 @@ class _Writer:
         """Raises SlowReader."""
         if more_body and not data:
             return
+        message = {"type": "http.response.body", "body": data, "more_body": more_body}
+        if self.at_once.has_room():
+            await self._send(message)
+            return
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._send({"type": "http.response.body", "body": data, "more_body": more_body})
+                await self._send(message)
         except TimeoutError:
             raise SlowReader from None
 
@@ -231,6 +239,9 @@ class _NoWriter:
     """Where the server has no WRITE_EXTENSION."""
 
     def try_write(self, data: bytes) -> bool:
+        return False
+
+    def has_room(self) -> bool:
         return False
 
 

@@ -1,7 +1,7 @@
 """What every request passes, outermost first, as plain ASGI: nothing here buffers a body or hides a disconnect.
 
 RequestScope  a request id, one log line, the HTTP metrics, and the last word on exceptions
-CORS          starlette's, for localhost and the configured origins
+Origins       CORS, starlette's, for localhost and the configured origins
 Gate          the host that is called, API keys, shutting down
 BodyLimit     413 with both numbers, declared or chunked; 408 for a body that does not come
 """
@@ -9,25 +9,29 @@ BodyLimit     413 with both numbers, declared or chunked; 408 for a body that do
 import asyncio
 import hashlib
 import hmac
+import logging
 import re
-from collections.abc import Sequence
-from uuid import uuid4
+from collections.abc import Callable, Sequence
+from secrets import token_hex
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
+from prometheus_client import Counter
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.errors import HeadwayError, PayloadTooLarge, ShuttingDown, Unauthorized
-from headway.observe.logs import get_logger
+from headway.observe.logs import get_logger, log_plainly
 from headway.server.disconnect import ClientGone
 from headway.server.errors import ErrorDetail, Problem
+from headway.server.headers import find_header
 from headway.server.hosts import AllowedHosts
 from headway.server.paths import route_path
 from headway.server.refusals import REQUEST_ID, id_headers, refuse, refuse_error
 from headway.server.state import ServerState
 
 log = get_logger("headway.server")
+_request_log = logging.getLogger("headway.server")
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/ready", "/readyz", "/version"})
 """Answered without a key, and while shutting down. Every other path, also one that does not exist, needs both."""
@@ -35,6 +39,8 @@ DRAIN_PATHS = OPEN_PATHS | {"/metrics"}
 LOCAL_ORIGINS = r"^https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$"
 BODY_TIMEOUT_S = 60.0
 """How long the next piece of a body may take."""
+BODY_EXTENSION = "headway.body_has_come"
+"""In scope["extensions"], where the server offers it: whether all of the body is here, so that nothing waits for it."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
@@ -46,14 +52,15 @@ class RequestScope:
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self.app = app
         self._state = state
+        self._answers: dict[tuple[str, str, int], Counter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        wished = Headers(scope=scope).get("x-request-id", "")
-        request_id = wished if _REQUEST_ID.fullmatch(wished) else f"req-{uuid4().hex}"
+        wished = find_header(scope, b"x-request-id") or ""
+        request_id = wished if _REQUEST_ID.fullmatch(wished) else f"req-{token_hex(16)}"
         scope[REQUEST_ID] = request_id
         started_s = self._state.clock.now()
         status = 0
@@ -62,34 +69,62 @@ class RequestScope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(id_headers(scope))
+                message["headers"] = [*message.get("headers", ()), *id_headers(scope)]
             await send(message)
 
-        with (
-            structlog.contextvars.bound_contextvars(request_id=request_id),
-            self._state.metrics.http_open.track_inprogress(),
-        ):
-            try:
-                await self.app(scope, receive, send_with_id)
-            except (ClientGone, ClientDisconnect):
-                status = 499
-                self._state.metrics.http_disconnects.inc()
-            except Exception as error:  # the last one who can: the server must outlive any single request
-                log.exception("a request failed", path=route_path(scope)[:200])
-                if status:
-                    raise
-                await refuse_error(scope, error)(scope, receive, send_with_id)
-            finally:
-                self._record(scope, status, self._state.clock.now() - started_s)
+        metrics = self._state.metrics
+        bound = structlog.contextvars.bind_contextvars(request_id=request_id)
+        metrics.http_open.inc()
+        try:
+            await self.app(scope, receive, send_with_id)
+        except (ClientGone, ClientDisconnect):
+            status = 499
+            metrics.http_disconnects.inc()
+        except Exception as error:  # the last one who can: the server must outlive any single request
+            log.exception("a request failed", path=route_path(scope)[:200])
+            if status:
+                raise
+            await refuse_error(scope, error)(scope, receive, send_with_id)
+        finally:
+            metrics.http_open.dec()
+            self._record(scope, status, self._state.clock.now() - started_s)
+            structlog.contextvars.reset_contextvars(**bound)
 
     def _record(self, scope: Scope, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         handler = getattr(scope.get("route"), "path", "none")
-        metrics = self._state.metrics
-        metrics.http_requests.labels(handler, method, str(status)).inc()
-        metrics.http_duration.labels(handler).observe(duration_s)
-        level = log.debug if handler in DRAIN_PATHS else log.info
-        level("request", method=method, handler=handler, status=status, duration_s=round(duration_s, 4))
+        self._answers_of(handler, method, status).inc()
+        self._state.metrics.http_duration.labels(handler).observe(duration_s)
+        level = logging.DEBUG if handler in DRAIN_PATHS else logging.INFO
+        duration_s = round(duration_s, 4)
+        log_plainly(
+            _request_log, level, "request", method=method, handler=handler, status=status, duration_s=duration_s
+        )
+
+    def _answers_of(self, handler: str, method: str, status: int) -> Counter:
+        """Their count, looked up once."""
+        key = handler, method, status
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = self._state.metrics.http_requests.labels(handler, method, str(status))
+        return found
+
+
+class Origins(CORSMiddleware):
+    """starlette's; to what no page sent (it has no Origin) it only says that its answer might be another one."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http" or find_header(scope, b"origin") is not None:
+            await super().__call__(scope, receive, send)
+            return
+
+        async def send_varying(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"vary", b"Origin")]
+            await send(message)
+
+        await self.app(scope, receive, send_varying)
 
 
 class Gate:
@@ -158,10 +193,11 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        declared = Headers(scope=scope).get("content-length", "")
+        declared = find_header(scope, b"content-length") or ""
         if declared.isascii() and declared.isdigit() and int(declared[:20]) > self._max_bytes:
             await refuse_error(scope, self._too_large(declared[:20]))(scope, receive, send)
             return
+        has_come: Callable[[], bool] = (scope.get("extensions") or {}).get(BODY_EXTENSION, _is_unknown)
         num_bytes = 0
         is_whole = False
 
@@ -169,8 +205,11 @@ class BodyLimit:
             nonlocal num_bytes, is_whole
             if is_whole:
                 return await receive()
-            async with asyncio.timeout(self._timeout_s):
+            if has_come():
                 message = await receive()
+            else:
+                async with asyncio.timeout(self._timeout_s):
+                    message = await receive()
             if message["type"] == "http.request":
                 num_bytes += len(message.get("body", b""))
                 is_whole = not message.get("more_body", False)
@@ -187,6 +226,11 @@ class BodyLimit:
 
     def _too_large(self, size: str) -> PayloadTooLarge:
         return PayloadTooLarge(f"the body has {size} bytes, at most {self._max_bytes}: send less")
+
+
+def _is_unknown() -> bool:
+    """Where the server does not offer BODY_EXTENSION."""
+    return False
 
 
 def _body_timeout(timeout_s: float) -> Problem:

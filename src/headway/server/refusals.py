@@ -1,6 +1,5 @@
 """A refusal in the shape of the API that was called: Anthropic's below its own path, OpenAI's everywhere else."""
 
-from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,11 +20,11 @@ def is_anthropic(scope: Scope) -> bool:
     return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
 
 
-def id_headers(scope: Scope) -> Mapping[str, str]:
+def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     """The headers that tell a request's id; Anthropic's clients look for another one."""
-    request_id = str(scope[REQUEST_ID])
-    headers = {"x-request-id": request_id}
-    return headers | {"request-id": request_id} if is_anthropic(scope) else headers
+    request_id = str(scope[REQUEST_ID]).encode("latin-1")
+    headers = [(b"x-request-id", request_id)]
+    return [*headers, (b"request-id", request_id)] if is_anthropic(scope) else headers
 
 
 def refuse(scope: Scope, problem: Problem) -> Response:

@@ -109,7 +109,8 @@ class BatchedTransport:
 
 
 class Exchange:
-    """One request and its answer, as seen past the layers around the app: WRITE_EXTENSION and WATCH_EXTENSION.
+    """One request and its answer, as seen past the layers around the app: WRITE_EXTENSION, WATCH_EXTENSION and
+    BODY_EXTENSION.
 
     Args:
         cycle: uvicorn's RequestResponseCycle, whose send() and receive() these stand for.
@@ -143,6 +144,14 @@ class Exchange:
             self._can_write = True
         self._batch.add(self._outlet, _chunk(data) if self._has_chunks else data)
         return True
+
+    def has_room(self) -> bool:
+        """See events.BodyWriter."""
+        return not self._cycle.flow.write_paused
+
+    def has_body(self) -> bool:
+        """Whether all of the request's body has come."""
+        return not self._cycle.more_body
 
     def hold(self) -> None:
         """Something changed: the reader is behind or gone, or the answer is complete."""

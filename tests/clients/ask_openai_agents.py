@@ -9,7 +9,7 @@ from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, run, weather_
 set_tracing_disabled(True)
 
 
-@function_tool
+@function_tool(failure_error_function=lambda context, error: f"Error: {error}")
 def get_weather(city: str) -> str:
     """Weather of a city."""
     return weather_of(city)

@@ -1,6 +1,8 @@
 """pydantic-ai's agent. Its default way to an answer of a form is a tool that has to be called."""
 
-from pydantic_ai import Agent, ModelRetry, NativeOutput
+from collections.abc import AsyncIterable
+
+from pydantic_ai import Agent, AgentStreamEvent, ModelRetry, NativeOutput, PartDeltaEvent, RunContext
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, run, weather_of
@@ -24,9 +26,18 @@ def conversation(base_url: str, model: str) -> Told:
 
 
 async def streamed(base_url: str, model: str) -> Told:
+    """By events: run_stream would take the words in front of the calls for the answer."""
     agent = Agent(model_of(base_url, model), tools=[get_weather])
-    async with agent.run_stream(QUESTION) as run:
-        return {"text": "".join([piece async for piece in run.stream_text(delta=True)])}
+    num_parts = 0
+
+    async def count(_: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -> None:
+        nonlocal num_parts
+        async for event in events:
+            num_parts += isinstance(event, PartDeltaEvent)
+
+    answered = await agent.run(QUESTION, event_stream_handler=count)
+    assert num_parts > 5
+    return {"text": answered.output}
 
 
 def answer(base_url: str, model: str) -> Told:

@@ -61,6 +61,9 @@ CLIENTS = [
     # It asks for a call in every turn, and keeps the history of calls as text.
     Client("smolagents", "frameworks", says_first="", final=call("final_answer", f'{{"answer": "{FINAL}"}}'),
            has_results=False),
+    Client("crewai", "crewai"),
+    Client("google_adk", "google_adk"),
+    Client("agent_framework", "agent_framework"),
 ]  # fmt: skip
 
 

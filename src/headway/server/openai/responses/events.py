@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from headway.core.output import TextDelta
 from headway.server.errors import error_body
-from headway.server.events import named_event
+from headway.server.events import EventTemplate, named_event
 from headway.server.generation import Generation
 from headway.server.openai.responses.answers import Asked
 from headway.server.openai.responses.output import Began, Change, Ended, Gained, OutputItems
@@ -44,7 +44,7 @@ class ResponseEvents:
         keep: called with the response at its end, before the client hears of it: it may go on from it at once.
     """
 
-    __slots__ = ("_asked", "_generation", "_items", "_keep", "_number")
+    __slots__ = ("_asked", "_generation", "_items", "_keep", "_number", "_text")
 
     def __init__(self, asked: Asked, keep: Callable[[ResponseOut], None], generation: Generation) -> None:
         self._asked = asked
@@ -52,6 +52,8 @@ class ResponseEvents:
         self._generation = generation
         self._items = OutputItems(has_logprobs=asked.has_logprobs)
         self._number = 0
+        self._text: EventTemplate | None = None
+        """Of the open message."""
 
     def begin(self) -> bytes:
         """The response without anything yet."""
@@ -62,11 +64,15 @@ class ResponseEvents:
 
     def chunk(self, index: int, delta: TextDelta) -> bytes:
         """What the items gained."""
+        if self._text is not None and self._items.try_add(delta):
+            number, self._number = self._number, self._number + 1
+            return self._text.fill(delta.text)[: -len(_END % 0)] + _END % number
         output_index = self._items.index
         events = []
         for change in self._items.take(delta):
             events.append(self._change(output_index, change))
             output_index += isinstance(change, Ended)
+            self._text = self._template(output_index, change)
         return b"".join(events)
 
     def end(self) -> bytes:
@@ -82,6 +88,14 @@ class ResponseEvents:
         return self._event("error", code=told.code, message=told.message, param=told.param) + self._event(
             "response.failed", response=failed
         )
+
+    def _template(self, output_index: int, change: Change) -> EventTemplate | None:
+        """What a message's further texts are written with; numbered 0."""
+        if not isinstance(change, Gained) or change.kind != "message":
+            return None
+        kind = _GAINED[change.kind]
+        fields = {"item_id": change.item_id, "output_index": output_index, "content_index": 0}
+        return EventTemplate(lambda text: _numbered(kind, 0, **fields, delta=text, logprobs=[]))
 
     def _change(self, output_index: int, change: Change) -> bytes:
         match change:
@@ -122,4 +136,12 @@ class ResponseEvents:
 
     def _event(self, kind: str, **fields: object) -> bytes:
         number, self._number = self._number, self._number + 1
-        return named_event(kind, {"type": kind, "sequence_number": number, **fields})
+        return _numbered(kind, number, **fields)
+
+
+_END = b'"sequence_number":%d}\n\n'
+"""Of every event."""
+
+
+def _numbered(kind: str, number: int, **fields: object) -> bytes:
+    return named_event(kind, {"type": kind, **fields, "sequence_number": number})

@@ -104,6 +104,15 @@ class OutputItems:
         """All of them; one that is open is incomplete."""
         return [*self._ended, *([] if self._open is None else [self._open.item("incomplete")])]
 
+    def try_add(self, delta: TextDelta) -> bool:
+        """take(), where all that it changes is that the open message gains the delta's text: whether that is so."""
+        one = self._open
+        is_more = delta.finish_reason is not None or delta.reasoning or delta.tool_calls or not delta.text
+        if is_more or self._has_logprobs or one is None or one.kind != "message":
+            return False
+        one.texts.append(delta.text)
+        return True
+
     def take(self, delta: TextDelta) -> list[Change]:
         """What the delta changes. The last one ends what is open, and a response without an item gets an empty
         message."""

@@ -3,6 +3,7 @@ are the same."""
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import anthropic
@@ -301,3 +302,15 @@ async def test_a_reader_that_leaves_ends_its_message(client: AsyncAnthropic, ser
             if event.type == "content_block_delta":
                 break
     await until(lambda: not service.stats()["models"]["scripted"]["client_open_requests"])
+
+
+async def test_models_are_listed_for_the_client(client: AsyncAnthropic) -> None:
+    page = await client.models.list()
+    [model] = page.data
+    assert (model.id, model.display_name, model.type, model.lifecycle) == ("scripted", "scripted", "model", "active")
+    assert (model.max_input_tokens, page.has_more, page.first_id, page.last_id) == (700, False, "scripted", "scripted")
+    assert model.created_at == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert [each async for each in client.models.list()] == [model]
+    assert (await client.models.retrieve("scripted")).id == "scripted"
+    with pytest.raises(anthropic.NotFoundError, match="no model of that name"):
+        await client.models.retrieve("none")

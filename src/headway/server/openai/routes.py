@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from headway.core.request import ChatPrompt, GenerateRequest
 from headway.errors import ModelNotFound
 from headway.server.answer import Shapes, answer
+from headway.server.anthropic.models import asks_for_anthropic, model_info, model_page
 from headway.server.body import read_body
 from headway.server.errors import json_response
 from headway.server.openai.answers import ChatAnswers, CompletionAnswers, Options
@@ -23,8 +24,11 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 @router.get("/models")
 async def list_models(request: Request) -> Response:
-    """The served models."""
-    return json_response(ModelList([_model_out(card) for card in state_of(request).service.models()]))
+    """The served models; Anthropic's clients get the form that they read."""
+    cards = state_of(request).service.models()
+    if asks_for_anthropic(request):
+        return json_response(model_page(cards))
+    return json_response(ModelList([_model_out(card) for card in cards]))
 
 
 @router.get("/models/{model:path}")
@@ -32,7 +36,7 @@ async def get_model(request: Request, model: str) -> Response:
     """One served model."""
     for card in state_of(request).service.models():
         if card.id == model:
-            return json_response(_model_out(card))
+            return json_response(model_info(card) if asks_for_anthropic(request) else _model_out(card))
     raise ModelNotFound("no model of that name is served; GET /v1/models lists them", param="model")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx2
 import jsonschema
 import pytest
 from serving import Server
@@ -86,3 +87,55 @@ def test_the_docs_code_answers(server: Server) -> None:
     exec(code.replace("http://localhost:8000", server.url), names)
     names["client"].close()
     assert names["message"].content[0].text
+
+
+CODING_TOOL_BODY: dict[str, Any] = {
+    "model": "demo",
+    "max_tokens": 60,
+    "stream": True,
+    "system": [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.9; cc_entrypoint=cli; cch=%s;"},
+        {"type": "text", "text": "You write code. " * 40, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+    ],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "<system-reminder>Be brief.</system-reminder>\n"},
+                {"type": "text", "text": "List the files.", "cache_control": {"type": "ephemeral"}},
+            ],
+        }
+    ],
+    "tools": [
+        {
+            "name": "mcp__files__" + "x" * 80,
+            "description": "Runs a command",
+            "input_schema": {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "type": "object",
+                "properties": {"command": {"type": "string"}, "timeout": {"type": "number"}},
+                "required": ["command"],
+                "additionalProperties": False,
+            },
+        }
+    ],
+    "metadata": {"user_id": '{"device_id":"abc","account_uuid":"","session_id":"d"}'},
+    "thinking": {"type": "adaptive"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "medium"},
+}
+
+
+def test_what_coding_tools_send_is_taken_and_found_in_the_cache_again(server: Server) -> None:
+    cached = []
+    with httpx2.Client(base_url=server.url, timeout=120) as client:
+        for number in ("00000", "fffff"):
+            content = json.dumps(CODING_TOOL_BODY).replace("%s", number)
+            headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219"}
+            response = client.post("/v1/messages?beta=true", content=content, headers=headers)
+            assert response.status_code == 200, response.text
+            events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+            assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
+            cached.append(events[0]["message"]["usage"]["cache_read_input_tokens"])
+    assert cached[1] > cached[0]
+    assert cached[1] > 100

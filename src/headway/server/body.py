@@ -13,14 +13,17 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from headway.errors import InvalidRequest, UnsupportedEncoding, UnsupportedFeature
+from headway.server.headers import find_header
 
 MAX_NAME_LENGTH = 64
 """Characters of a caller's field name that an error repeats."""
@@ -68,14 +71,27 @@ BodyT = TypeVar("BodyT", bound=Body)
 async def read_body(request: Request, model: type[BodyT]) -> BodyT:
     """The request's body as a `model`.
 
-    Raises InvalidRequest, UnsupportedEncoding, or PayloadTooLarge through the receive channel.
+    Raises InvalidRequest, UnsupportedEncoding, ClientDisconnect, or PayloadTooLarge through the receive channel.
     """
-    encoding = request.headers.get("content-encoding")
+    encoding = find_header(request.scope, b"content-encoding")
     if encoding and encoding.lower() != "identity":
         raise UnsupportedEncoding(
             f"the body's Content-Encoding is {_name(encoding)}; send it as it is, without that header"
         )
-    return parse_body(await request.body(), model)
+    return parse_body(await _receive_all(request.receive), model)
+
+
+async def _receive_all(receive: Receive) -> bytes:
+    """As starlette's Request.body(), which makes an asynchronous generator for the one piece that most bodies are."""
+    pieces: list[bytes] = []
+    more_body = True
+    while more_body:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message.get("body", b""))
+        more_body = message.get("more_body", False)
+    return b"".join(pieces)
 
 
 def parse_body(data: bytes, model: type[BodyT]) -> BodyT:
@@ -83,7 +99,7 @@ def parse_body(data: bytes, model: type[BodyT]) -> BodyT:
     fields = parse_json(data)
     if not isinstance(fields, dict):
         raise InvalidRequest(f"the body is {describe(fields)}; it must be a JSON object")
-    kept = {}
+    known, kept = _field_names(model), {}
     for name, value in fields.items():
         if value is None or name in model.ignored:
             continue
@@ -91,13 +107,18 @@ def parse_body(data: bytes, model: type[BodyT]) -> BodyT:
         if refusal is not None:
             _check_refused(name, value, refusal)
             continue
-        if name not in model.model_fields:
+        if name not in known:
             raise InvalidRequest(f"{_name(name)} is no field of this route: leave it out", param=_name(name))
         kept[name] = value
     try:
         return model.model_validate(kept)
     except ValidationError as error:
         raise _to_invalid_request(error) from None
+
+
+@cache
+def _field_names(model: type[Body]) -> frozenset[str]:
+    return frozenset(model.model_fields)
 
 
 def parse_json(data: bytes) -> Any:

@@ -111,10 +111,16 @@ class SlowReader(Exception):
     """The client has read nothing for the whole write time-out."""
 
 
+# A proxy that buffers would turn the stream into one late answer.
+_HEADERS = (
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+)
+
+
 class EventStream(Response):
     """The streamed answer to an accepted generation, which it owns and closes."""
-
-    media_type = "text/event-stream"
 
     def __init__(self, generation: Generation, events: Events, *, write_timeout_s: float) -> None:
         """
@@ -123,11 +129,10 @@ class EventStream(Response):
         """
         self.status_code = 200
         self.background = None
+        self.raw_headers = list(_HEADERS)
         self._generation = generation
         self._events = events
         self._write_timeout_s = write_timeout_s
-        # A proxy that buffers would turn the stream into one late answer.
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ClientGone if the client left."""

@@ -98,6 +98,8 @@ class Generation:
     def usage(self) -> Usage:
         """So far, of all prompts; final once all was read."""
         usages = [stream.usage for stream in self._streams]
+        if len(usages) == 1:
+            return usages[0]
         return Usage(
             sum(usage.num_prompt_tokens for usage in usages),
             sum(usage.num_output_tokens for usage in usages),

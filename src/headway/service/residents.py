@@ -150,7 +150,10 @@ class Residents:
 
         A failure stays until the pool starts the model again, or, where the pool never had it, until somebody asks.
         """
-        has_failed = model.opening is not None and model.opening.done() and model.opened is None
+        opened = model.opened
+        if opened is not None:
+            return opened
+        has_failed = model.opening is not None and model.opening.done()
         if model.opening is None or (has_failed and self.residency(model).status == "cold"):
             model.opening = asyncio.create_task(self._open(model))
         return await asyncio.shield(model.opening)

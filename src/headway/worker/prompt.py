@@ -28,7 +28,6 @@ LONG_TEXT_CHARACTERS = 16 * 1024
 _CONTINUES_HERE = "zqcontinuesherezq"
 """Written behind a message that is to be continued; the template's text from here on is left out."""
 _RENDER_ARGUMENTS = frozenset({"messages", "tools", "add_generation_prompt"})
-_WIRE_FIELDS = tuple(name for name in wire.Sampling.__struct_fields__ if name != "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +259,8 @@ def complete_sampling(sampling: SamplingParams, *, num_prompt_tokens: int, max_m
             f"{max_tokens} behind the prompt's {num_prompt_tokens}: lower min_tokens or raise max_length",
             param="min_tokens",
         )
-    fields = {name: getattr(sampling, name) for name in _WIRE_FIELDS}
-    return wire.Sampling(max_tokens=max_tokens, **fields)
+    sent = msgspec.convert(sampling, wire.Sampling, from_attributes=True)
+    return sent if max_tokens == sampling.max_tokens else msgspec.structs.replace(sent, max_tokens=max_tokens)
 
 
 def _room_in_length(sampling: SamplingParams, num_prompt_tokens: int) -> int | None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any, Literal, Protocol
-from uuid import uuid4
 
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokensPrompt
 from headway.core.sampling import MAX_LOGPROBS, SamplingParams
@@ -41,7 +41,7 @@ def chat_request(body: ChatBody, defaults: Mapping[str, Any]) -> GenerateRequest
     prompt = chat_prompt(body)
     if body.echo and not prompt.continue_final_message:
         raise InvalidRequest("echo in a chat needs continue_final_message: true", param="echo")
-    request = _request(body, f"chatcmpl-{uuid4().hex}", prompt, sampling)
+    request = _request(body, f"chatcmpl-{token_hex(16)}", prompt, sampling)
     return replace(request, tool_use=read_tool_use(prompt.tools or (), body.tool_choice, body.parallel_tool_calls))
 
 
@@ -132,7 +132,7 @@ def completion_requests(body: CompletionBody, defaults: Mapping[str, Any]) -> li
     )
     prompts = to_prompts(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     check_num_choices(len(prompts), sampling.n)
-    base = f"cmpl-{uuid4().hex}"
+    base = f"cmpl-{token_hex(16)}"
     return [_request(body, f"{base}-{i}", prompt, sampling) for i, prompt in enumerate(prompts)]
 
 

@@ -1,33 +1,28 @@
 """GrammarTrial: grammars compiled first in a process that can be ended, because in a thread nothing can.
 
-Called by the one side thread of engine/grammars that tries; the process is kept from grammar to grammar, and started
-anew where one ended it.
+Called by the one side thread of engine/grammars that tries. The process is kept; what it compiles with is a copy of it
+(trial_process).
 """
 
 import contextlib
-import logging
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
 
 from headway.engine.trial_messages import ToTrial, TrialGrammar, TrialVocabulary, Verdict, pack, read_verdicts
-from headway.engine.trial_process import MAX_TRIAL_BYTES, MAX_TRIAL_CPU_S
-from headway.errors import HeadwayError, InternalError, InvalidRequest, from_wire
+from headway.errors import InternalError, from_wire
 from headway.observe.processes import describe_exit, start_child
-from headway.text.grammar_compiler import ANY_PARAM
 from headway_wire.framing import FrameTooLarge
-
-logger = logging.getLogger(__name__)
 
 MAX_START_S = 30.0
 """For the process to start, on a busy machine."""
+MAX_ANSWER_S = 10.0
+"""For its answer, once the time that a grammar has is over."""
 COMMAND = (sys.executable, "-m", "headway.engine.trial_process")
 _BROKEN = (OSError, EOFError, FrameTooLarge, msgspec.DecodeError)
 
@@ -57,14 +52,9 @@ class _Child:
 
 
 class GrammarTrial:
-    """Of one model.
+    """Of one model."""
 
-    Args:
-        timeout_s: of a grammar; its processor time is limited too, see trial_process.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._child: _Child | None = None
         self._lock = threading.Lock()
         """Of _child and _is_closed."""
@@ -88,26 +78,18 @@ class GrammarTrial:
             raise InternalError(f"grammars cannot be tried: their process {self._end(child)} as it started") from error
         child.is_ready = True
 
-    def check(self, text: str) -> None:
+    def check(self, text: str, timeout_s: float) -> None:
         """Returns if the grammar compiles within its limits.
 
         Raises:
             InvalidRequest: it does not; the compiler's words, or the limit.
             InternalError: it could not be tried.
         """
-        child, start_s = self._current(), time.monotonic()
+        child = self._current()
         try:
-            verdict = child.ask(TrialGrammar(text), self._timeout_s)
-        except TimeoutError:
-            self._end(child)
-            raise _too_large(text, f"within {self._timeout_s:g} s") from None
-        except _BROKEN:
-            words = self._end(child)
-            logger.warning(
-                "a grammar of %d characters was not compiled: the process %s after %.1f s",
-                *(len(text), words, time.monotonic() - start_s),
-            )
-            raise _error_of_end(child, text, words) from None
+            verdict = child.ask(TrialGrammar(text, timeout_s), timeout_s + MAX_ANSWER_S)
+        except _BROKEN as error:
+            raise InternalError(f"the grammar could not be tried: its process {self._end(child)}") from error
         if verdict.error is not None:
             raise from_wire(verdict.error)
 
@@ -146,21 +128,3 @@ def _start() -> _Child:
     except OSError as error:
         raise InternalError(f"grammars cannot be tried: their process does not start: {error}") from error
     return _Child(process, connection, read_verdicts(connection))
-
-
-def _too_large(text: str, limit: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{ANY_PARAM} is a grammar of {len(text)} characters that cannot be compiled {limit}: make its repetitions "
-        "shorter, or let its terminals name fewer others",
-        param=ANY_PARAM,
-    )
-
-
-def _error_of_end(child: _Child, text: str, words: str) -> HeadwayError:
-    """Why a grammar's process ended."""
-    code = child.process.returncode
-    if code == -signal.SIGPROF:
-        return _too_large(text, f"in {MAX_TRIAL_CPU_S} s of processor time")
-    if code >= 0 or code == -signal.SIGKILL:  # a fault of ours, or somebody's deed
-        return InternalError(f"the grammar could not be tried: its process {words}")
-    return _too_large(text, f"in {MAX_TRIAL_BYTES // 2**20} MB")

@@ -120,7 +120,7 @@ class Grammars:
         self._num_kept_bytes = 0
         self._pool = ThreadPoolExecutor(NUM_THREADS, "grammars", initializer=_give_way)
         self._trials = ThreadPoolExecutor(1, "grammar-trials", initializer=_give_way)
-        self._trial = GrammarTrial(MAX_COMPILE_S)
+        self._trial = GrammarTrial()
         """The one thread's own."""
         self.num_asked = 0
         self.num_hits = 0
@@ -169,7 +169,7 @@ class Grammars:
             self._trial.start()  # beside the tokens
             self._trial.make_ready(self._make_tokens().for_trial)
             grammar.started_s = self._now()
-            self._trial.check(grammar.text)
+            self._trial.check(grammar.text, MAX_COMPILE_S)
             self._pool.submit(self._compile, grammar)
 
     def _compile(self, grammar: CompiledGrammar) -> None:

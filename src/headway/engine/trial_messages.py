@@ -22,13 +22,14 @@ class TrialVocabulary(msgspec.Struct, tag=True, frozen=True):
 
 
 class TrialGrammar(msgspec.Struct, tag=True, frozen=True):
-    """Answered by a Verdict, or not at all: then it is what the process ended of."""
+    """Answered by a Verdict."""
 
     text: str
+    timeout_s: float
 
 
 class Verdict(msgspec.Struct, tag=True, frozen=True):
-    """What became of a grammar."""
+    """What became of a grammar, or of the vocabulary."""
 
     error: wire.Error | None = None
 
@@ -41,6 +42,16 @@ _VERDICT = msgspec.msgpack.Decoder(Verdict)
 def pack(message: ToTrial | Verdict) -> bytes:
     """The frame of a message."""
     return pack_frame(msgspec.msgpack.encode(message))
+
+
+def pack_verdict(verdict: Verdict) -> bytes:
+    """Without a frame, for a pipe that has nothing else."""
+    return msgspec.msgpack.encode(verdict)
+
+
+def read_verdict(data: bytes) -> Verdict:
+    """What pack_verdict() made. Raises msgspec.DecodeError."""
+    return _VERDICT.decode(data)
 
 
 def read_to_trial(connection: socket.socket) -> Iterator[ToTrial]:

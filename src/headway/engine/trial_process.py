@@ -2,25 +2,35 @@
 thread; here it can.
 
 1. TrialVocabulary comes; answered once the vocabulary is made.
-2. Each TrialGrammar is compiled and answered by a Verdict. One that takes over MAX_TRIAL_CPU_S of the processor's time
-   ends this process (SIGPROF), and so does one that takes over MAX_TRIAL_BYTES.
+2. For each TrialGrammar it makes a copy of itself (fork), which compiles it and ends; answered by a Verdict. One
+   that takes over MAX_TRIAL_CPU_S of the processor's time, over MAX_TRIAL_BYTES or too long by the clock is ended.
 End of file ends it, and so does the death of who started it.
 """
 
 import argparse
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import llguidance
 
-from headway.engine.trial_messages import TrialGrammar, TrialVocabulary, Verdict, pack, read_to_trial
-from headway.errors import HeadwayError, InvariantBroken
-from headway.observe.processes import begin_child
-from headway.text.grammar_compiler import compile_grammar
+from headway.engine.trial_messages import (
+    TrialGrammar,
+    TrialVocabulary,
+    Verdict,
+    pack,
+    pack_verdict,
+    read_to_trial,
+    read_verdict,
+)
+from headway.errors import HeadwayError, InternalError, InvalidRequest, InvariantBroken
+from headway.observe.processes import begin_child, describe_exit, die_with_parent
+from headway.text.grammar_compiler import ANY_PARAM, compile_grammar
 
 MAX_TRIAL_CPU_S = 0.9
 """Of a grammar: compiled here and again where it is used, it is done within two seconds."""
@@ -66,32 +76,73 @@ def serve(connection: socket.socket) -> None:
     if not isinstance(first, TrialVocabulary):
         raise InvariantBroken(f"the first message is {type(first).__name__}, it must be TrialVocabulary")
     tokenizer = make_trial_tokenizer(first)
-    _limit_memory()
     connection.sendall(pack(Verdict()))
     for message in messages:
         if not isinstance(message, TrialGrammar):
             raise InvariantBroken("a second TrialVocabulary: it comes once")
-        connection.sendall(pack(_try(tokenizer, message.text)))
+        connection.sendall(pack(try_grammar(tokenizer, message)))
 
 
-def _try(tokenizer: llguidance.LLTokenizer, text: str) -> Verdict:
-    signal.setitimer(signal.ITIMER_PROF, MAX_TRIAL_CPU_S)  # its signal is not handled, and so ends the process
+def try_grammar(tokenizer: llguidance.LLTokenizer, grammar: TrialGrammar) -> Verdict:
+    """Compiles it in a copy of this process, which has one thread. Blocks until that has ended."""
+    reader, writer = os.pipe()
+    copy = os.fork()
+    if copy == 0:
+        _compile(tokenizer, grammar.text, writer)
+    os.close(writer)
+    with open(reader, "rb") as told:
+        is_late = not select.select([told], [], [], grammar.timeout_s)[0]
+        if is_late:
+            os.kill(copy, signal.SIGKILL)
+        answer = told.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    if is_late:
+        return _too_large(grammar.text, f"within {grammar.timeout_s:g} s")
+    if code == -signal.SIGPROF:
+        return _too_large(grammar.text, f"in {MAX_TRIAL_CPU_S} s of processor time")
+    if code >= 0 and answer:
+        return read_verdict(answer)
+    if code >= 0 or code == -signal.SIGKILL:  # a fault of ours, or somebody's deed
+        return Verdict(InternalError(f"the grammar could not be tried: its process {describe_exit(code)}").to_wire())
+    return _too_large(grammar.text, f"in {MAX_TRIAL_BYTES // 2**20} MB")
+
+
+def _compile(tokenizer: llguidance.LLTokenizer, text: str, writer: int) -> NoReturn:
+    """In the copy. Whatever happens, it ends here."""
     try:
-        compile_grammar(tokenizer, text)
-    except HeadwayError as error:
-        return Verdict(error.to_wire())
+        die_with_parent()
+        os.nice(_NICENESS)  # those that compute come first
+        _limit_memory()
+        signal.setitimer(signal.ITIMER_PROF, MAX_TRIAL_CPU_S)  # its signal is not handled, and so ends the process
+        try:
+            compile_grammar(tokenizer, text)
+            verdict = Verdict()
+        except HeadwayError as error:
+            verdict = Verdict(error.to_wire())
+        except MemoryError:
+            os.abort()
+        os.write(writer, pack_verdict(verdict))
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-    return Verdict()
+        os._exit(0)
 
 
 def _limit_memory() -> None:
-    """The library ends the process where it gets no more; that is no crash to keep a picture of."""
+    """The library ends the process where it gets no more: that is no crash to keep a picture of, or to tell of."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         with open("/proc/self/statm") as file:
             taken = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + MAX_TRIAL_BYTES, resource.RLIM_INFINITY))
+
+
+def _too_large(text: str, limit: str) -> Verdict:
+    error = InvalidRequest(
+        f"{ANY_PARAM} is a grammar of {len(text)} characters that cannot be compiled {limit}: make its repetitions "
+        "shorter, or let its terminals name fewer others",
+        param=ANY_PARAM,
+    )
+    return Verdict(error.to_wire())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,7 +151,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
     options = parser.parse_args(arguments)
     connection = begin_child(options.fd)
-    os.nice(_NICENESS)  # those that compute come first
     try:
         serve(connection)
     except ConnectionError:

@@ -32,8 +32,8 @@ LIMITS = llguidance.LLParserLimits(
     max_lexer_states=20_000,
     verbose_errors=False,
 )
-"""A compiled grammar with its lexer takes at most some 50 MB. A mask of 8,000 items takes 2 ms in a programming language
-and 100 ms in an ambiguous grammar: items alone do not bound its time."""
+"""A compiled grammar with its lexer takes at most some 50 MB. A mask of 8,000 items takes 2 ms in a programming
+language and 100 ms in an ambiguous grammar: items alone do not bound its time."""
 
 _TERMINAL = re.compile(r"^[ \t]*_*[A-Z]", re.MULTILINE)
 """Where a terminal may be defined: at the beginning of a line."""

@@ -77,7 +77,10 @@ class Metrics:
         self.http_duration = self._histogram(
             "http_request_duration_seconds", "Arrival to the last byte.", _REQUEST_BUCKETS, "handler"
         )
-        self.http_open = Gauge(PREFIX + "http_requests_open", "HTTP requests being answered.", registry=self.registry)
+        self.num_http_open = 0
+        """HTTP requests being answered."""
+        http_open = Gauge(PREFIX + "http_requests_open", "HTTP requests being answered.", registry=self.registry)
+        http_open.set_function(lambda: self.num_http_open)
         self.http_disconnects = self._counter("http_disconnects", "Requests whose client left before the end.")
         self.encoders = EncoderMetrics(self.registry)
         self.registry.register(StatsCollector(stats))

@@ -74,7 +74,7 @@ class RequestScope:
 
         metrics = self._state.metrics
         bound = structlog.contextvars.bind_contextvars(request_id=request_id)
-        metrics.http_open.inc()
+        metrics.num_http_open += 1
         try:
             await self.app(scope, receive, send_with_id)
         except (ClientGone, ClientDisconnect):
@@ -86,7 +86,7 @@ class RequestScope:
                 raise
             await refuse_error(scope, error)(scope, receive, send_with_id)
         finally:
-            metrics.http_open.dec()
+            metrics.num_http_open -= 1
             self._record(scope, status, self._state.clock.now() - started_s)
             structlog.contextvars.reset_contextvars(**bound)
 

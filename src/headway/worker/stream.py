@@ -170,14 +170,13 @@ class RequestStream:
     @property
     def usage(self) -> Usage:
         """So far; final once the iterator has ended."""
-        choices = self._choices
-        return Usage(
-            len(self.prompt_token_ids),
-            sum(choice.num_tokens for choice in choices),
-            self._num_cached_tokens or 0,
-            sum(choice.num_reasoning for choice in choices),
-            sum(choice.num_forced for choice in choices),
-        )
+        num_tokens = num_reasoning = num_forced = 0
+        for choice in self._choices:
+            num_tokens += choice.num_tokens
+            num_reasoning += choice.num_reasoning
+            num_forced += choice.num_forced
+        num_cached_tokens = self._num_cached_tokens or 0
+        return Usage(len(self.prompt_token_ids), num_tokens, num_cached_tokens, num_reasoning, num_forced)
 
     # the client's side
 

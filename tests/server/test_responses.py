@@ -449,6 +449,49 @@ async def test_what_is_wrong_is_a_400_by_its_name(
     assert service.requests == []
 
 
+MANY = 2000
+
+
+@pytest.mark.case("err-amplify-06", "err-shape-07")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": [{"role": 1, "content": "secret" * 50}] * MANY},
+        {"input": [{"role": "user", "content": [{"type": "secret" * 50}]}] * MANY},
+        {"input": [{"role": "user", "content": "x", "wrong": "secret"}] * MANY},
+        {"input": [{"type": "function_call", "call_id": {"secret": 1}}] * MANY},
+        {"tools": [{"type": "function", "name": "secret" * 50}] * 500},
+        {"tools": [{"type": {"secret": 1}}] * MANY},
+        {"include": ["message.output_text.logprobs"] * MANY + ["x"], "top_logprobs": 99},
+        {"metadata": {str(number): "secret" for number in range(MANY)}},
+        {"text": {"format": {"type": "secret" * 500}}},
+    ],
+)
+async def test_many_wrong_items_make_one_short_error_without_their_words(
+    client: httpx2.AsyncClient, fields: dict[str, Any]
+) -> None:
+    response = await client.post(URL, json=ASK | fields)
+    assert response.status_code == 400
+    assert len(response.content) < 1000
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert "secret" not in response.text
+    broken = await client.post(URL, content=b'{"input": ')
+    assert (broken.status_code, "no valid JSON" in broken.text) == (400, True)
+
+
+async def test_the_description_has_what_is_taken(client: httpx2.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    assert {path for path in document["paths"] if path.startswith(URL)} == {
+        URL,
+        f"{URL}/{{response_id}}",
+        f"{URL}/{{response_id}}/cancel",
+        f"{URL}/{{response_id}}/input_items",
+    }
+    fields = document["components"]["schemas"]["ResponsesBody"]["properties"]
+    assert {"input", "previous_response_id", "text", "temperature", "stop", "cache_salt"} <= set(fields)
+    assert not {"n", "max_tokens", "messages", "response_format"} & set(fields)
+
+
 async def test_a_schema_that_the_model_can_not_keep_to_is_told_in_this_routes_words(
     client: httpx2.AsyncClient, service: FakeService
 ) -> None:

@@ -233,6 +233,17 @@ async def test_a_kept_response_is_told_as_it_was_answered(client: httpx2.AsyncCl
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "response_not_found")
 
 
+async def test_log_probabilities_are_kept_with_the_response_and_not_with_its_turn(
+    client: httpx2.AsyncClient, service: FakeService
+) -> None:
+    asked = {"model": "m", "input": "hi", "include": ["message.output_text.logprobs"]}
+    answer = await post(client, asked)
+    assert len(answer["output"][0]["content"][0]["logprobs"]) == 3
+    assert (await client.get(f"{URL}/{answer['id']}")).json() == answer
+    await post(client, asked | {"previous_response_id": answer["id"]})
+    assert messages(service)[1] == assistant("Hello!")
+
+
 async def test_the_items_of_a_request_are_listed_in_pages(client: httpx2.AsyncClient) -> None:
     items = [
         said("be brief", "developer", id="msg_1"),
@@ -264,7 +275,14 @@ async def test_the_items_of_a_request_are_listed_in_pages(client: httpx2.AsyncCl
     assert ([item["id"] for item in page["data"]], page["has_more"]) == (["fc_1", "msg_2", "msg_1"], False)
     page = (await client.get(place, params={"after": "msg_1"})).json()
     assert page == {"data": [], "first_id": None, "last_id": None, "has_more": False, "object": "list"}
-    for name, value in (("limit", "0"), ("limit", "101"), ("limit", "x"), ("order", "up"), ("after", "msg_9")):
+    for name, value in (
+        ("limit", "0"),
+        ("limit", "101"),
+        ("limit", "0001000"),
+        ("limit", "x"),
+        ("order", "up"),
+        ("after", "msg_9"),
+    ):
         response = await client.get(place, params={name: value})
         assert (response.status_code, response.json()["error"]["param"]) == (400, name)
 

@@ -122,7 +122,7 @@ def _page(request: Request) -> tuple[int, bool, str]:
     """limit, whether the first comes first, and the id behind which the page begins."""
     query = request.query_params
     limit, order = query.get("limit", "20"), query.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= MAX_LISTED):
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_LISTED):
         raise InvalidRequest(f"limit must be a number from 1 to {MAX_LISTED}", param="limit")
     if order not in ("asc", "desc"):
         raise InvalidRequest("order must be asc or desc", param="order")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headway.observe.logs import get_logger
-from headway.server.openai.responses.schema import Item, ResponseOut
+from headway.server.openai.responses.schema import Item, MessageItem, OutputText, ResponseOut
 
 log = get_logger("headway.server")
 
@@ -25,21 +25,16 @@ _encoder = msgspec.json.Encoder()
 _items = msgspec.json.Decoder(list[Item])
 
 
-class _Answered(msgspec.Struct, frozen=True):
-    output: list[Item]
-
-
-_answered = msgspec.json.Decoder(_Answered)
-
-
 @dataclass(slots=True, eq=False)
 class Turn:
     """One request and its response, as JSON. Its items are decoded where they are asked for."""
 
     response: bytes
-    """ResponseOut."""
+    """ResponseOut, as it was answered."""
     input: bytes
     """The request's own items."""
+    output: bytes
+    """The response's, without log-probabilities, which no next turn reads and which are most of its bytes."""
     previous: "Turn | None" = None
     num_holders: int = field(default=0, init=False)
     """Of the store's: the id, and turns that go on from this one."""
@@ -47,7 +42,7 @@ class Turn:
     @property
     def num_bytes(self) -> int:
         """Of this turn alone."""
-        return len(self.response) + len(self.input) + OVERHEAD_BYTES
+        return len(self.response) + len(self.input) + len(self.output) + OVERHEAD_BYTES
 
     def input_items(self) -> list[Item]:
         """The request's."""
@@ -55,16 +50,20 @@ class Turn:
 
     def history(self) -> list[Item]:
         """All items of the conversation up to this turn's end."""
-        return [
-            item
-            for turn in reversed(list(_chain(self)))
-            for item in (*turn.input_items(), *_answered.decode(turn.response).output)
-        ]
+        turns = reversed(list(_chain(self)))
+        return [item for turn in turns for own in (turn.input, turn.output) for item in _items.decode(own)]
 
 
 def make_turn(response: ResponseOut, items: list[Item], previous: Turn | None) -> Turn:
     """The turn of a response and the items of its request."""
-    return Turn(_encoder.encode(response), _encoder.encode(items), previous)
+    output = [_without_logprobs(item) for item in response.output]
+    return Turn(_encoder.encode(response), _encoder.encode(items), _encoder.encode(output), previous)
+
+
+def _without_logprobs(item: Item) -> Item:
+    if not isinstance(item, MessageItem):
+        return item
+    return msgspec.structs.replace(item, content=[OutputText(part.text) for part in item.content])
 
 
 class ResponseStore:

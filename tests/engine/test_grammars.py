@@ -10,6 +10,7 @@ import pytest
 from tests.engine.tiny_rig import TinyRig, make_engine, regex_grammar, right_answer
 
 import headway_wire as wire
+from headway.core.structured import StructuredOutputs
 from headway.engine import grammars, masks
 from headway.engine.engine import Engine
 from headway.engine.grammars import Grammars
@@ -17,6 +18,7 @@ from headway.errors import CorruptCheckpoint
 from headway.predictors.headway import HeadwayPredictor
 from headway.testing.tiny_model import write_tiny_model
 from headway.text.grammar_compiler import compile_grammar
+from headway.text.structured import structured_grammar
 from headway.text.tokenizer import Tokenizer
 from headway.worker.loop import Inbox, WorkerLoop
 
@@ -235,6 +237,73 @@ def test_a_mask_that_cannot_be_made_ends_its_own_answer_alone(rig: TinyRig, monk
     rig.run()
     assert rig.output("again").token_ids == right_answer("hello", "[0-9]{5}").token_ids
     assert rig.engine.stats().values["grammar_hits_total"] == 2, "the grammar that failed is compiled anew"
+
+
+@pytest.mark.parametrize(
+    ("costs", "ended"),
+    [
+        ({"a": 0.06, "b": 0.001, "c": 0.001}, "a"),
+        ({"a": 0.02, "b": 0.03, "c": 0.015}, "b"),
+        ({"a": 0.04, "b": 0.005, "c": 0.009}, None),
+        ({"a": 0.009, "b": 0.049, "c": 0.009}, None),
+    ],
+    ids=["one", "together", "slow alone", "fast ones do not count"],
+)
+def test_who_keeps_a_whole_step_waiting_ends_alone(
+    rig: TinyRig, costs: dict[str, float], ended: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, clock = masks.MaskFiller._fill, [0.0]
+
+    def fill(self: Any, sequence: Any, output: Any) -> None:
+        whole(self, sequence, output)
+        if sequence.num_output_tokens == 2:
+            clock[0] += costs[sequence.request_id]
+
+    monkeypatch.setattr(masks.MaskFiller, "_fill", fill)
+    monkeypatch.setattr(masks.time, "thread_time", lambda: clock[0])
+    rig.submit("warm", "hello", wire.Constraint(grammar=regex_grammar("[0-9]{5}")), max_tokens=1)
+    rig.run()
+    for name in costs:
+        rig.submit(name, "hello", wire.Constraint(grammar=regex_grammar("[0-9]{5}")))
+    rig.run()
+    for name in costs.keys() - {ended}:
+        assert rig.output(name).token_ids == right_answer("hello", "[0-9]{5}").token_ids
+    if ended is not None:
+        error = rig.told(ended)[-1].error
+        assert error is not None
+        assert (error.kind, len(rig.output(ended).token_ids)) == ("InvalidRequest", 2)
+        assert f"took {costs[ended] * 1e3:.0f} ms, and all of a step have 50 ms; make the grammar" in error.message
+
+
+@pytest.mark.case("so-perf-11")
+def test_streams_have_their_token_each_step_while_a_schema_is_compiled_once_for_all(folder: Path, gate: Gate) -> None:
+    engine = make_engine(folder, max_num_seqs=17, kv_cache_memory=2**25)
+    rig, alone = TinyRig(engine), TinyRig(engine)
+    streams = [f"stream {number}" for number in range(8)]
+    for number, name in enumerate(streams):
+        alone.submit(name, "abc"[: number % 3 + 1], None, max_tokens=150, ignore_eos=True)
+        alone.run()
+    for number, name in enumerate(streams):
+        rig.submit(name, "abc"[: number % 3 + 1], None, max_tokens=150, ignore_eos=True)
+    rig.step()
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(200)}}
+    wanted = StructuredOutputs(kind="json_schema", value={**schema, "required": ["p0", "p199"]})
+    constraint = wire.Constraint(grammar=structured_grammar(wanted).text())
+    rig.submit("first", "hello", constraint, max_tokens=40)
+    assert gate.entered.wait(30)
+    for _ in range(20):
+        assert [event.request_id for event in rig.step().events] == streams
+    gate.opened.set()
+    rig.wait("first")
+    for number in range(8):
+        rig.submit(f"again {number}", "hello", constraint, max_tokens=40)
+    rig.run()
+    stats = engine.stats().values
+    assert (stats["grammars_total"], stats["grammar_hits_total"]) == (9, 8)
+    for name in streams:
+        assert rig.output(name) == alone.output(name)
+    assert len({tuple(rig.output(name).token_ids) for name in ("first", *(f"again {n}" for n in range(8)))}) == 1
+    engine.close()
 
 
 def test_a_step_that_fails_leaves_the_gate_open(rig: TinyRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 MAX_COMPILE_S = 2.0
 """Whoever waits longer for a grammar that is being compiled is refused."""
+MAX_TRIAL_S = 1.2
+"""Of it, for a grammar that is tried first. With the start of the process that tries it, it is answered in time."""
 MAX_QUEUED_S = 30.0
 """... and who waits so long for its turn."""
 MAX_KEPT = 256
@@ -169,7 +171,7 @@ class Grammars:
             self._trial.start()  # beside the tokens
             self._trial.make_ready(self._make_tokens().for_trial)
             grammar.started_s = self._now()
-            self._trial.check(grammar.text, MAX_COMPILE_S)
+            self._trial.check(grammar.text, MAX_TRIAL_S)
             self._pool.submit(self._compile, grammar)
 
     def _compile(self, grammar: CompiledGrammar) -> None:

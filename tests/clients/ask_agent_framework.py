@@ -1,8 +1,8 @@
 """Microsoft's Agent Framework."""
 
 from agent_framework import Agent
-from agent_framework.openai import OpenAIChatCompletionClient
-from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, run, weather_of
+from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
+from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, is_over_responses, run, weather_of
 
 
 def get_weather(city: str) -> str:
@@ -10,8 +10,9 @@ def get_weather(city: str) -> str:
     return weather_of(city)
 
 
-def client_of(base_url: str, model: str) -> OpenAIChatCompletionClient:
-    client = OpenAIChatCompletionClient(model, base_url=base_url, api_key="none")
+def client_of(base_url: str, model: str) -> OpenAIChatClient | OpenAIChatCompletionClient:
+    kind = OpenAIChatClient if is_over_responses() else OpenAIChatCompletionClient
+    client = kind(model, base_url=base_url, api_key="none")
     client.function_invocation_configuration["include_detailed_errors"] = True
     return client
 

@@ -37,10 +37,9 @@ def answer(base_url: str, model: str) -> Told:
 
 
 def required(base_url: str, model: str) -> Told:
-    """It has no tool_choice of its own: a field of the request."""
-    llm = model_of(
-        base_url, model, additional_params={"tool_choice": "required", "parallel_tool_calls": False}
-    )
+    """With tools it always says tool_choice auto; extra_body goes over that."""
+    more = {"tool_choice": "required", "parallel_tool_calls": False}
+    llm = model_of(base_url, model, additional_params={"extra_body": more})
     made: list[Any] = []
     form = {"type": "function", "function": {"name": "book", "parameters": Booking.model_json_schema()}}
 

@@ -15,8 +15,8 @@ def get_weather(city: str) -> str:
     return weather_of(city)
 
 
-def model_of(base_url: str, model: str) -> LiteLlm:
-    return LiteLlm(f"openai/{model}", api_base=base_url, api_key="none", num_retries=0)
+def model_of(base_url: str, model: str, **fields: Any) -> LiteLlm:
+    return LiteLlm(f"openai/{model}", api_base=base_url, api_key="none", num_retries=0, **fields)
 
 
 def tell_error(tool: Any, args: Any, context: Any, error: Exception) -> dict[str, Any]:
@@ -72,7 +72,7 @@ async def required(base_url: str, model: str) -> Told:
     )
     agent = LlmAgent(
         name="rooms",
-        model=model_of(base_url, model),
+        model=model_of(base_url, model, parallel_tool_calls=False),
         tools=[book],
         generate_content_config=config,
         after_tool_callback=end,

@@ -4,7 +4,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
-from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, run, weather_of
+from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, is_over_responses, run, weather_of
 
 
 @tool
@@ -14,7 +14,16 @@ def get_weather(city: str) -> str:
 
 
 def model_of(base_url: str, model: str, **fields: object) -> ChatOpenAI:
-    return ChatOpenAI(base_url=base_url, api_key="none", model=model, max_retries=0, timeout=60, **fields)
+    return ChatOpenAI(
+        base_url=base_url,
+        api_key="none",
+        model=model,
+        max_retries=0,
+        timeout=60,
+        use_responses_api=is_over_responses(),
+        output_version="v1",
+        **fields,
+    )
 
 
 def talk(model: ChatOpenAI) -> Told:

@@ -2,9 +2,18 @@
 
 import json
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    Model,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai import AsyncOpenAI
-from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, run, weather_of
+from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, is_over_responses, run, weather_of
 
 set_tracing_disabled(True)
 
@@ -21,8 +30,9 @@ def book(booking: Booking) -> str:
     return json.dumps(booking.model_dump())
 
 
-def model_of(base_url: str, model: str) -> OpenAIChatCompletionsModel:
-    return OpenAIChatCompletionsModel(model, AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0))
+def model_of(base_url: str, model: str) -> Model:
+    kind = OpenAIResponsesModel if is_over_responses() else OpenAIChatCompletionsModel
+    return kind(model, AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0))
 
 
 def conversation(base_url: str, model: str) -> Told:

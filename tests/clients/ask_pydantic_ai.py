@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterable
 
 from pydantic_ai import Agent, AgentStreamEvent, ModelRetry, NativeOutput, PartDeltaEvent, RunContext
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models import Model
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, run, weather_of
+from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, is_over_responses, run, weather_of
 
 
 def get_weather(city: str) -> str:
@@ -16,8 +17,9 @@ def get_weather(city: str) -> str:
         raise ModelRetry(str(error)) from error
 
 
-def model_of(base_url: str, model: str) -> OpenAIChatModel:
-    return OpenAIChatModel(model, provider=OpenAIProvider(base_url=base_url, api_key="none"))
+def model_of(base_url: str, model: str) -> Model:
+    kind = OpenAIResponsesModel if is_over_responses() else OpenAIChatModel
+    return kind(model, provider=OpenAIProvider(base_url=base_url, api_key="none"))
 
 
 def conversation(base_url: str, model: str) -> Told:

@@ -2,7 +2,6 @@
 plays a script, or against `headway serve` with the demo model."""
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -25,22 +24,31 @@ ENVIRONMENTS = Path(__file__).parents[2] / ".venvs"
 """Made by `make test-clients`, from environments/*.txt."""
 PROGRAM_DEADLINE_S = 120
 
-Asked = Callable[..., Awaitable[dict[str, Any]]]
+ON_ITS_OWN = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "OTEL_SDK_DISABLED": "true",
+    "LANGSMITH_TRACING": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Nobody is told that a test has run, and nothing is fetched."""
+
+Asked = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Asked:
-    """ask(environment, program or code, *arguments): what a program printed last, in the environment of that name."""
+    """ask(environment, program, *arguments): what a program printed, in the environment of that name; dev: this one."""
 
-    async def run(environment: str, program: Path, *arguments: str) -> dict[str, Any]:
-        python = ENVIRONMENTS / environment / "bin" / "python" if environment else Path(sys.executable)
+    async def run(environment: str, program: Path, *arguments: str) -> str:
+        python = Path(sys.executable) if environment == "dev" else ENVIRONMENTS / environment / "bin" / "python"
         assert python.exists(), f"{python} is made by `make test-clients`"
         process = await asyncio.create_subprocess_exec(
             python,
             program,
             *arguments,
             cwd=tmp_path,
-            env=os.environ | {"HOME": str(tmp_path), "NO_COLOR": "1"},
+            env=os.environ | ON_ITS_OWN | {"HOME": str(tmp_path), "NO_COLOR": "1"},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -50,8 +58,7 @@ def ask(tmp_path: Path) -> Asked:
             if process.returncode is None:
                 process.kill()
         assert process.returncode == 0, f"{out.decode()[-4000:]}\n{err.decode()[-4000:]}"
-        told: dict[str, Any] = json.loads(out.decode().strip().splitlines()[-1])
-        return told
+        return out.decode().strip()
 
     return run
 
@@ -65,7 +72,8 @@ class Scripted:
 
     def prompts(self) -> list[str]:
         """What reached the model, control tokens included."""
-        return [shown(submit.prompt_token_ids) for submit in self.service.predictor().submits]
+        [name] = self.service.loader.workers
+        return [shown(submit.prompt_token_ids) for submit in self.service.predictor(name).submits]
 
 
 def shown(ids: list[int]) -> str:
@@ -75,8 +83,8 @@ def shown(ids: list[int]) -> str:
 
 
 @asynccontextmanager
-async def _serving(script: Script) -> AsyncIterator[Scripted]:
-    service = ScriptedService(script)
+async def _serving(script: Script, name: str = "scripted") -> AsyncIterator[Scripted]:
+    service = ScriptedService(models={name: script})
     async with listening(make_app(service, ServerConfig(port=0))) as server:
         await service.until_ready()
         yield Scripted(server.url + "/v1", service)
@@ -84,8 +92,8 @@ async def _serving(script: Script) -> AsyncIterator[Scripted]:
 
 
 @pytest.fixture
-def serving() -> Callable[[Script], Any]:
-    """A context manager: the script, served."""
+def serving() -> Callable[..., Any]:
+    """serving(script, name="scripted"): a context manager, the script as a model of that name."""
     return _serving
 
 

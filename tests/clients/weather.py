@@ -1,28 +1,19 @@
-"""What every client's program is asked: the question, the tools, and the form of an answer; what became of it is
-printed as the last line.
+"""What every client's program is asked: the question, the tools, and the form of an answer.
 
-    PROGRAM.py BASE_URL MODEL TASK
+    PROGRAM.py BASE_URL MODEL API TASK...
+
+API is chat or responses: which of OpenAI's the client calls. What became of each task is a line of JSON in told.jsonl,
+in the folder that it runs in: frameworks print what they like.
 """
 
 import asyncio
 import inspect
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
-
-# Nobody is told that a test has run.
-os.environ.update(
-    CREWAI_DISABLE_TELEMETRY="true",
-    CREWAI_TRACING_ENABLED="false",
-    OTEL_SDK_DISABLED="true",
-    LANGSMITH_TRACING="false",
-    LITELLM_LOCAL_MODEL_COST_MAP="True",
-    ADK_DISABLE_TELEMETRY="true",
-)
 
 QUESTION = "How is the weather in Oslo and in Lima?"
 OSLO_WEATHER = "rain, 12 degrees"
@@ -60,13 +51,21 @@ def weather_of(city: str) -> str:
     return OSLO_WEATHER
 
 
+def is_over_responses() -> bool:
+    """What the command line says of the API."""
+    return sys.argv[3] == "responses"
+
+
 def run(**tasks: Task) -> None:
-    """Does the task of the command line."""
-    base_url, model, name = sys.argv[1:]
-    told = tasks[name](base_url, model)
-    if inspect.isawaitable(told):
-        told = asyncio.run(_awaited(told))
-    print("\n" + json.dumps({"calls": calls} | told))
+    """Does the tasks of the command line, one after another."""
+    base_url, model, _, *names = sys.argv[1:]
+    with open("told.jsonl", "w") as file:
+        for name in names:
+            calls.clear()
+            told = tasks[name](base_url, model)
+            if inspect.isawaitable(told):
+                told = asyncio.run(_awaited(told))
+            file.write(json.dumps({"task": name, "calls": calls} | told) + "\n")
 
 
 async def _awaited(told: Awaitable[Told]) -> Told:

@@ -72,7 +72,7 @@ def families() -> dict[str, tuple[str, set[str]]]:
     return found
 
 
-@pytest.mark.parametrize("page", ["metrics.md", "coming-from.md"])
+@pytest.mark.parametrize("page", ["metrics.md", "coming-from.md", "agents.md"])
 def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([a-z][^):]*)\)", (DOCS / page).read_text()):
         assert (DOCS / target).exists(), target

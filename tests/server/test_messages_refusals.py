@@ -198,3 +198,15 @@ async def test_what_is_beside_anthropics_path_keeps_openais_shape(client: httpx2
         response = await client.post(path, json=ASKED)
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
         assert "request-id" not in response.headers
+
+
+async def test_models_are_refused_in_the_form_of_who_asks(client: httpx2.AsyncClient) -> None:
+    url = "/v1/models/none"
+    told = await client.get(url, headers={"Anthropic-Version": "2023-06-01"})
+    assert told.status_code == 404
+    assert told.json()["error"]["type"] == "not_found_error"
+    assert told.json()["request_id"] == told.headers["request-id"]
+    others = await client.get(url)
+    assert others.status_code == 404
+    assert set(others.json()["error"]) == {"message", "type", "param", "code"}
+    assert "request-id" not in others.headers

@@ -487,6 +487,13 @@ async def test_the_description_has_what_is_taken(client: httpx2.AsyncClient) -> 
         f"{URL}/{{response_id}}/cancel",
         f"{URL}/{{response_id}}/input_items",
     }
+    listed = document["paths"][f"{URL}/{{response_id}}/input_items"]["get"]["parameters"]
+    assert {each["name"]: each["in"] for each in listed} == {
+        "response_id": "path",
+        "limit": "query",
+        "order": "query",
+        "after": "query",
+    }
     fields = document["components"]["schemas"]["ResponsesBody"]["properties"]
     assert {"input", "previous_response_id", "text", "temperature", "stop", "cache_salt"} <= set(fields)
     assert not {"n", "max_tokens", "messages", "response_format"} & set(fields)

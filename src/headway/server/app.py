@@ -66,7 +66,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
         allow_origin_regex=LOCAL_ORIGINS,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("X-Request-Id", "Retry-After"),
+        expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
     )
     app.add_middleware(RequestScope, state=state)
     app.openapi = lambda: describe_app(app)  # type: ignore[method-assign]

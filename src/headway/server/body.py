@@ -39,6 +39,11 @@ class Refusal:
     """Values that ask for nothing, and so are taken."""
 
 
+def without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An object's fields that are there: null is the same as absent."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 class Body(BaseModel):
     """Base of all request bodies."""
 
@@ -51,9 +56,7 @@ class Body(BaseModel):
     @classmethod
     def _leave_out_nulls(cls, fields: object) -> object:
         """null is the same as absent, at every depth, for unknown fields too: clients send all that they know of."""
-        if not isinstance(fields, dict):
-            return fields
-        return {name: value for name, value in fields.items() if value is not None}
+        return without_nulls(fields) if isinstance(fields, dict) else fields
 
 
 def _check_name(name: str) -> str:

@@ -1,5 +1,6 @@
 """The OpenAPI description: bodies are read by body.py and not by the framework, so their schemas are told here."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -33,12 +34,29 @@ def takes(model: type[Body]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+def asks(**parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A route's openapi_extra: its query has these parameters (name: schema), all of which may be left out."""
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in parameters.items()
+        ]
+    }
+
+
 def describe_app(app: FastAPI) -> dict[str, Any]:
     """The app's openapi(): the framework's own, and the bodies' schemas. Made once."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=app.description)
         models = [(model, "validation") for model in _documented.values()]
         _, definitions = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]
-        document.setdefault("components", {}).setdefault("schemas", {}).update(definitions.get("$defs", {}))
+        _leave_out_422(document)
+        document.setdefault("components", {})["schemas"] = definitions.get("$defs", {})
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _leave_out_422(document: dict[str, Any]) -> None:
+    """The framework's own answer to paths that it can not read, which ours are not: they are texts."""
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            operation["responses"].pop("422", None)

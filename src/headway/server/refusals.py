@@ -1,15 +1,19 @@
-"""A refusal in the shape of the API that was called: Anthropic's below its own path, OpenAI's everywhere else."""
-
+"""A refusal in the shape of the API that was called: Anthropic's below its own path, and where its clients list models;
+OpenAI's everywhere else."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
 from headway.server.anthropic.errors import told_body, told_status
+from headway.server.anthropic.models import VERSION_HEADER
 from headway.server.errors import Problem, http_problem, json_response, problem_of, problem_response
+from headway.server.headers import find_header
 from headway.server.paths import route_path
 
 ANTHROPIC_PATH = "/v1/messages"
+MODELS_PATH = "/v1/models"
+"""Of both APIs."""
 REQUEST_ID = "headway.request_id"
 """In a scope: the request's id."""
 
@@ -17,6 +21,8 @@ REQUEST_ID = "headway.request_id"
 def is_anthropic(scope: Scope) -> bool:
     """Whether the caller speaks Anthropic's API."""
     path = route_path(scope)
+    if path.startswith(MODELS_PATH):
+        return find_header(scope, VERSION_HEADER) is not None
     return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from headway.core.tools import ToolUse
 from headway.errors import InvalidRequest, UnsupportedFeature
-from headway.server.body import describe
+from headway.server.body import describe, without_nulls
 
 MAX_TOOLS = 512
 MAX_NAME_LENGTH = 64
@@ -37,11 +37,11 @@ def _read_tool(tool: object, path: str, max_name_length: int) -> dict[str, Any]:
         raise InvalidRequest(f"{path} is {describe(tool)}; it must be an object", param=path)
     if tool.get("type") != "function":
         raise UnsupportedFeature(f"{path}.type must be function: there are no other tools", param=f"{path}.type")
-    _check_names(tool, ("type", "function"), path)
+    _check_names(without_nulls(tool), ("type", "function"), path)
     function = tool.get("function")
     if not isinstance(function, dict):
         raise InvalidRequest(f"{path}.function is {describe(function)}; it must be an object", param=f"{path}.function")
-    function = {name: value for name, value in function.items() if value is not None}
+    function = without_nulls(function)
     _check_names(function, _FUNCTION_FIELDS, f"{path}.function")
     _check_function(function, f"{path}.function", max_name_length)
     return {"type": "function", "function": function}

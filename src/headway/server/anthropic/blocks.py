@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import InvalidRequest, UnsupportedFeature
-from headway.server.body import describe
+from headway.server.body import describe, without_nulls
 
 _NO_TEXT = ("image", "document", "search_result", "container_upload")
 _IGNORED_FIELDS = frozenset(("type", "cache_control", "citations", "caller", "toolset_name"))
@@ -67,7 +67,8 @@ def _read_block(given: object, path: str, kinds: Sequence[str], where: str) -> B
         raise UnsupportedFeature(
             f"{path}.type is {kind[:64]!r}; blocks of {where} are {', '.join(kinds)}", param=f"{path}.type"
         )
-    unknown = next((name for name in given if name not in _FIELDS[kind] | _IGNORED_FIELDS), None)
+    known = _FIELDS[kind] | _IGNORED_FIELDS
+    unknown = next((name for name in without_nulls(given) if name not in known), None)
     if unknown is not None:
         name = f"{path}.{unknown[:64]}"
         raise InvalidRequest(f"{name} is no field of a {kind} block: leave it out", param=name)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 from starlette.requests import Request
 
+from headway.server.headers import find_header
 from headway.service.protocol import ModelCard
 
 
@@ -31,9 +32,13 @@ class ModelPage(msgspec.Struct, frozen=True):
     has_more: bool = False
 
 
+VERSION_HEADER = b"anthropic-version"
+"""Which version of its API a client of Anthropic's means: it tells such a client where one path serves both APIs."""
+
+
 def asks_for_anthropic(request: Request) -> bool:
-    """Whether a client of Anthropic's asks, where one path serves both APIs: it says which version it means."""
-    return "anthropic-version" in request.headers
+    """Whether a client of Anthropic's asks."""
+    return find_header(request.scope, VERSION_HEADER) is not None
 
 
 def model_info(card: ModelCard) -> ModelInfo:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.errors import InvalidRequest, UnsupportedFeature
-from headway.server.body import describe
+from headway.server.body import describe, without_nulls
 from headway.server.openai.schema import ChatMessage
 from headway.text.history import Message, pair_results
 
@@ -89,6 +89,7 @@ def _tool_call(call: object, path: str) -> dict[str, Any]:
     """Of a call the id, the function's name and its arguments; an index, which streams have, is left out."""
     if not isinstance(call, dict):
         raise InvalidRequest(f"{path} is {describe(call)}; it must be an object", param=path)
+    call = without_nulls(call)
     if call.get("type", "function") != "function":
         raise UnsupportedFeature(f"{path}.type must be function: there are no other tools", param=f"{path}.type")
     function = call.get("function")

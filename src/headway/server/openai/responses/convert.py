@@ -156,7 +156,7 @@ def _nested_tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
         raise UnsupportedFeature(
             f"{path}.type is {named}; tools are functions, which you run: the server runs none", param=f"{path}.type"
         )
-    if "function" in tool:
+    if tool.get("function") is not None:
         raise InvalidRequest(
             f"{path}.function is the form of /v1/chat/completions: here name, description, parameters and strict stand "
             "beside the type",

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from headway.errors import InvalidRequest, UnsupportedFeature
-from headway.server.body import MAX_NAME_LENGTH, describe
+from headway.server.body import MAX_NAME_LENGTH, describe, without_nulls
 from headway.server.openai.messages import chat_messages, read_text
 from headway.server.openai.responses.schema import (
     FunctionCallItem,
@@ -56,7 +56,7 @@ def read_items(value: object) -> list[Item]:
 def _read_item(item: object, path: str) -> Item:
     if not isinstance(item, dict):
         raise InvalidRequest(f"{path} is {describe(item)}; it must be an object with a type", param=path)
-    given = {name: value for name, value in item.items() if value is not None}
+    given = without_nulls(item)
     kind = given.get("type", "message" if "role" in given else None)
     if not isinstance(kind, str):
         raise InvalidRequest(f"{path}.type is {describe(kind)}; it must name the item's type", param=f"{path}.type")

@@ -21,7 +21,7 @@ from headway.server.openai.responses.items import read_items
 from headway.server.openai.responses.output import OutputItems
 from headway.server.openai.responses.schema import DeletedOut, Item, ItemList, ResponseOut, ResponsesBody
 from headway.server.openai.responses.store import ResponseStore, Turn, make_turn
-from headway.server.openapi import takes
+from headway.server.openapi import asks, takes
 from headway.server.state import ServerState, state_of
 
 router = APIRouter(prefix="/v1/responses", tags=["OpenAI"])
@@ -104,7 +104,14 @@ async def cancel_response(request: Request, response_id: str) -> Response:
     )
 
 
-@router.get("/{response_id}/input_items")
+_LISTED = asks(
+    limit={"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 20},
+    order={"enum": ["asc", "desc"], "default": "desc"},
+    after={"type": "string", "description": "The id of the item that the page begins behind."},
+)
+
+
+@router.get("/{response_id}/input_items", openapi_extra=_LISTED)
 async def list_input_items(request: Request, response_id: str) -> Response:
     """The items that a response was asked with, the last one first (order: asc for the first)."""
     items = _kept(request, response_id).input_items()

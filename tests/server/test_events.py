@@ -251,6 +251,12 @@ async def test_who_was_written_to_once_is_looked_at_again_when_something_has_cha
     assert transport.done == [b"1\r\nx\r\n"]
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_there_is_room_until_a_reader_is_behind(is_behind: bool) -> None:
+    exchange, _ = make_exchange(make_batch(), write_paused=is_behind)
+    assert exchange.has_room() is not is_behind
+
+
 @pytest.mark.parametrize("is_gone_before", [False, True])
 async def test_a_watched_clients_leaving_is_told_once(is_gone_before: bool) -> None:
     exchange, _ = make_exchange(make_batch(), disconnected=is_gone_before)

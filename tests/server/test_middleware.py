@@ -7,14 +7,16 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from tests.server.conftest import CHAT, FakeService, client_of
 
 from headway.config import ServerConfig
 from headway.server.app import make_app, server_state
 from headway.server.hosts import AllowedHosts
-from headway.server.middleware import OPEN_PATHS, BodyLimit
+from headway.server.middleware import BODY_EXTENSION, LOCAL_ORIGINS, OPEN_PATHS, BodyLimit, Origins
 
 KEYS = ("first-key", "zweiter-schlüssel")
 
@@ -115,7 +117,8 @@ async def test_a_long_body_is_a_413_with_both_numbers(small: httpx2.AsyncClient,
         assert (await small.post(route, content=content)).status_code == 400  # no JSON, but short enough
 
 
-async def test_a_body_that_does_not_come_is_a_408() -> None:
+@pytest.mark.parametrize("extensions", [{}, {BODY_EXTENSION: lambda: False}])
+async def test_a_body_that_does_not_come_is_a_408(extensions: dict[str, Any]) -> None:
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -130,9 +133,32 @@ async def test_a_body_that_does_not_come_is_a_408() -> None:
 
     limited = BodyLimit(app, max_bytes=100, timeout_s=0.001)
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/tokenize", "headers": []}
-    await limited(scope, receive, send)
+    await limited({**scope, "extensions": extensions}, receive, send)
     assert sent[0]["status"] == 408
     assert (b"connection", b"close") in sent[0]["headers"]
+
+
+@pytest.mark.parametrize("origin", [None, "http://localhost:3000", "https://evil.example"])
+async def test_answers_have_the_headers_that_starlettes_cors_gives_them(origin: str | None) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("x")(scope, receive, send)
+
+    headers = [] if origin is None else [(b"origin", origin.encode())]
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": headers}
+    told: list[list[Message]] = []
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        told[-1].append(message)
+
+    for layer in (Origins, CORSMiddleware):
+        told.append([])
+        cors = layer(app, allow_origin_regex=LOCAL_ORIGINS, expose_headers=("X-Request-Id",))
+        await cors(dict(scope), receive, send)
+    assert told[0] == told[1]
+    assert (b"vary", b"Origin") in told[0][0]["headers"]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ bench: $(VENV)/.ready-dev
 test-peers: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS)
 
+# Tests marked `clients`: what those environments hold is pinned whole, so that none of it changes by itself.
 CLIENT_ENVIRONMENTS := $(patsubst tests/clients/environments/%.txt,.venvs/%/.ready,$(wildcard tests/clients/environments/*.txt))
 
 test-clients: $(VENV)/.ready-dev $(CLIENT_ENVIRONMENTS)

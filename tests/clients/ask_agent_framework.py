@@ -1,6 +1,8 @@
 """Microsoft's Agent Framework."""
 
-from agent_framework import Agent
+from typing import Any
+
+from agent_framework import Agent, tool
 from agent_framework.openai import OpenAIChatClient, OpenAIChatCompletionClient
 from weather import BOOK, DESCRIBE, QUESTION, Booking, Told, Town, is_over_responses, run, weather_of
 
@@ -38,8 +40,8 @@ async def required(base_url: str, model: str) -> Told:
     """The loop asks for a call in its first turn only; what comes behind the call is cut short."""
     made = []
 
-    def book(booking: Booking) -> str:
-        """Books a room."""
+    @tool(name="book", description="Books a room.", schema=Booking)
+    def book(**booking: Any) -> str:
         made.append(Booking.model_validate(booking).model_dump())
         return "booked"
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 QUESTION = "How is the weather in Oslo and in Lima?"
 OSLO_WEATHER = "rain, 12 degrees"
@@ -37,7 +37,9 @@ class Town(BaseModel):
 
 
 class Booking(BaseModel):
-    """Arguments of the tool that has to be called."""
+    """Arguments of the tool that has to be called: no more than these, so that a call is short."""
+
+    model_config = ConfigDict(extra="forbid")
 
     city: Literal["Oslo", "Lima"]
     nights: int = Field(ge=1, le=14)

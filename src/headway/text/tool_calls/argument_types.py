@@ -43,28 +43,33 @@ def resolved(schema: JsonSchema) -> JsonSchema:
 
 
 def types_of(schema: JsonSchema) -> frozenset[str]:
-    """JSON types (as "type" names them) that a schema allows; empty: it does not say."""
-    return _types(schema, schema, 0)
+    """JSON types (as "type" names them) that a schema allows; empty: it does not say. Each reference is read once."""
+    return _types(schema, schema, 0, {})
 
 
-def _types(schema: object, root: JsonSchema, depth: int) -> frozenset[str]:
+def _types(schema: object, root: JsonSchema, depth: int, named: dict[str, frozenset[str]]) -> frozenset[str]:
+    """named: what is known of references; nothing of one that is being read, so that one to itself ends."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return frozenset()
     if "type" in schema:
-        named = schema["type"]
-        return frozenset(each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str))
+        types = schema["type"]
+        return frozenset(each for each in (types if isinstance(types, list) else [types]) if isinstance(each, str))
     if "const" in schema:
         return _types_of_values([schema["const"]])
     if isinstance(schema.get("enum"), list):
         return _types_of_values(schema["enum"])
-    if isinstance(schema.get("$ref"), str):
-        return _types(_resolve(schema["$ref"], root), root, depth + 1)
+    if isinstance(reference := schema.get("$ref"), str):
+        if reference not in named:
+            named[reference] = frozenset()
+            named[reference] = _types(_resolve(reference, root), root, depth + 1, named)
+        return named[reference]
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
-            found = [_types(each, root, depth + 1) for each in schema[name]]
+            found = [_types(each, root, depth + 1, named) for each in schema[name]]
             return frozenset().union(*found) if all(found) else frozenset()
-    for each in schema.get("allOf") or ():
-        if found_one := _types(each, root, depth + 1):
+    parts = schema.get("allOf")
+    for each in parts if isinstance(parts, list) else ():
+        if found_one := _types(each, root, depth + 1, named):
             return found_one
     return frozenset()
 

@@ -17,15 +17,15 @@ RAW = ("raw[lazy]", r"/((?s:.*)\n)?<\/parameter>/")
 """A rule: any text up to the first end tag."""
 _CLOSE = lark_text(f"\n{END}")
 _NO_END = r"~/(?s:.*)\n<\/parameter>(?s:.*)/ & ~/<\/parameter>(?s:.*)/"
+MAX_ALTERNATIVES = 256
+"""Of one argument."""
 _MAX_DEPTH = 8
 """Alternatives in alternatives."""
 _BOUNDS = ("minLength", "maxLength")
 _INNER_ANCHOR = re.compile(r"\\.|\[(?:\\.|[^]\\])*\]|(\^|\$|\(\?<?[=!]|\\[bB])", re.DOTALL)
 
 
-def write_value(
-    writer: GrammarWriter, schema: JsonSchema, rule: str, *, strict_name: str | None, depth: int = 0
-) -> list[str]:
+def write_value(writer: GrammarWriter, schema: JsonSchema, rule: str, *, strict_name: str | None) -> list[str]:
     """Alternatives for a value, each with the end tag.
 
     Args:
@@ -35,16 +35,37 @@ def write_value(
 
     Raises:
         UnsupportedFeature: a keyword of a string cannot be enforced and has to be.
+        InvalidRequest: a limit of the schema's is over ours.
     """
-    schema = resolved(schema)
-    branches = _branches(schema) if depth < _MAX_DEPTH else []
-    if branches:
-        found = [
-            value
-            for place, branch in enumerate(branches)
-            for value in write_value(writer, branch, f"{rule}_{place}", strict_name=strict_name, depth=depth + 1)
-        ]
-        return ["raw"] if "raw" in found else found
+    leaves = _leaves(schema)
+    if leaves is None:
+        if strict_name is not None:
+            _refuse(strict_name, f"type of over {MAX_ALTERNATIVES} alternatives")
+        return ["raw"]
+    found = [
+        value
+        for place, leaf in enumerate(leaves)
+        for value in _write_leaf(writer, leaf, rule if len(leaves) == 1 else f"{rule}_{place}", strict_name)
+    ]
+    return ["raw"] if "raw" in found else found
+
+
+def _leaves(schema: JsonSchema) -> list[JsonSchema] | None:
+    """The schemas one of which a value has; None: there are too many."""
+    leaves: list[JsonSchema] = []
+    waiting = [(resolved(schema), 0)]
+    while waiting:
+        each, depth = waiting.pop()
+        branches = _branches(each) if depth < _MAX_DEPTH else []
+        if not branches:
+            leaves.append(each)
+        waiting += [(resolved(branch), depth + 1) for branch in reversed(branches)]
+        if len(leaves) + len(waiting) > MAX_ALTERNATIVES:
+            return None
+    return leaves
+
+
+def _write_leaf(writer: GrammarWriter, schema: JsonSchema, rule: str, strict_name: str | None) -> list[str]:
     types = types_of(schema) or frozenset({"string"})
     if isinstance(schema, bool) or "string" not in types:
         return [f"{writer.part(f'value_{rule}', json_part(schema, is_lenient=strict_name is None))} {_CLOSE}"]

@@ -219,6 +219,8 @@ REFUSED: list[tuple[StructureKind, Any, str]] = [
     ("grammar", 'start: "a"\nstart: "b"', "duplicate rule"),
     ("grammar", 'rout ::= "x"', "No 'root' rule found"),
     ("grammar", "((", "neither Lark"),
+    ("grammar", '{"a": 1}\nstart: "x"', "begins with a brace"),
+    ("grammar", '\n {"grammars": []}\nstart: "x"', "begins with a brace"),
     ("grammar", "start: foo", 'unknown name: "foo"'),
     ("grammar", "start: start", "nothing can match it"),
     ("grammar", "start: a\na: b\nb: a", "nothing can match it"),

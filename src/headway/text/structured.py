@@ -84,6 +84,10 @@ def _grammar(value: object, param: str) -> Grammar:
         raise InvalidRequest(
             f"{param} has {len(text)} characters, at most {MAX_GRAMMAR}: make the grammar smaller", param=param
         )
+    if text.lstrip().startswith("{"):
+        raise InvalidRequest(
+            f"{param} is neither Lark nor EBNF: it begins with a brace; a JSON schema is sent as json", param=param
+        )
     check_quantifiers(text, param, param)
     rules = _EBNF_RULE.findall(text)
     if len(rules) > MAX_RULES:

@@ -256,3 +256,16 @@ async def test_an_error_in_the_middle_of_a_call_is_told_in_the_stream(
     events = sse((await client.post(URL, json=TOOLS | {"stream": True})).text)
     assert events[-1] == "[DONE]"
     assert events[-2]["error"]["message"] == "the model computed NaN"
+
+
+async def test_an_assistant_and_a_tool_may_say_nothing(client: httpx2.AsyncClient, service: FakeService) -> None:
+    question = {"role": "user", "content": "time?"}
+    call = {"id": "a", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
+    for nothing in ({}, {"content": None}, {"content": ""}, {"content": []}):
+        called = {"role": "assistant", "tool_calls": [call]} | nothing
+        await post(client, TOOLS | {"messages": [question, called, {"role": "tool", "tool_call_id": "a"} | nothing]})
+    for request in service.requests:
+        assert isinstance(request.prompt, ChatPrompt)
+        assert [message["content"] for message in request.prompt.messages] == ["time?", "", ""]
+    refused = await client.post(URL, json=CHAT | {"messages": [{"role": "user", "content": []}]})
+    assert "messages[0].content is an empty list" in refused.json()["error"]["message"]

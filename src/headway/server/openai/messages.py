@@ -18,7 +18,8 @@ _CARRIED_BACK = ("refusal", "annotations", "audio", "function_call")
 def chat_messages(messages: Sequence[ChatMessage], *, may_end_open: bool = False) -> list[Message]:
     """Messages for a template, each call's result behind it. Raises InvalidRequest.
 
-    developer is told as system; text parts are joined by a line feed; an assistant's null content is the empty text.
+    developer is told as system; text parts are joined by a line feed; an assistant or a tool without content (null, [])
+    has the empty text.
 
     Args:
         may_end_open: the last message's calls need no results yet.
@@ -38,8 +39,8 @@ def _chat_message(message: ChatMessage, path: str) -> dict[str, Any]:
     if role not in _ROLES:
         raise InvalidRequest(f"{path}.role must be one of {', '.join(_ROLES)}", param=f"{path}.role")
     _check_fields(message, path)
-    may_be_none = role in ("assistant", "tool") and message.content is None
-    content = "" if may_be_none else read_text(message.content, f"{path}.content")
+    is_nothing = role in ("assistant", "tool") and (message.content is None or message.content == [])
+    content = "" if is_nothing else read_text(message.content, f"{path}.content")
     told: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
     if message.name is not None:
         told["name"] = message.name

@@ -10,7 +10,11 @@ import pytest
 from tests.engine.tiny_rig import TinyRig, closing, make_engine, regex_grammar, right_answer, text_of
 
 import headway_wire as wire
+from headway.core.sequence import Sequence
+from headway.engine.constrained import ConstrainedOutput, Growth
+from headway.engine.constraint import PARAM
 from headway.engine.engine import Engine
+from headway.errors import InvalidRequest
 from headway.testing.script import END_TOKEN_ID
 from headway.testing.tiny_model import logits_by_hand, write_tiny_model
 
@@ -304,3 +308,34 @@ def test_steps_of_constrained_answers_can_be_recorded(rig: TinyRig) -> None:
     assert len(steps) == 3
     assert rig.engine.take_profile() is None
     assert rig.output("a") == right_answer("hello", RECORD)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "words"),
+    [
+        (InvalidRequest(f"{PARAM} cannot be enforced any further: too much", param=PARAM), "InvalidRequest", "tools"),
+        (ValueError("a fault of the library"), "InternalError", "following the grammar"),
+    ],
+    ids=["refused", "fault"],
+)
+def test_a_grammar_that_fails_on_its_way_ends_its_own_answer_and_names_the_request_s_field(
+    rig: TinyRig, monkeypatch: pytest.MonkeyPatch, raised: Exception, kind: str, words: str
+) -> None:
+    grow = ConstrainedOutput.grow
+
+    def fail(output: ConstrainedOutput, sequence: Sequence, *others: Any) -> Growth:
+        if sequence.request_id == "fails":
+            raise raised
+        return grow(output, sequence, *others)
+
+    monkeypatch.setattr(ConstrainedOutput, "grow", fail)
+    for name in ("fails", "stays"):
+        rig.submit(name, "hello", constraint("[a-z]{20}", param="tools"))
+    rig.run()
+    (event,) = rig.told("fails")
+    assert event.finish_reason == "error"
+    assert event.error is not None
+    assert (event.error.kind, event.token_ids) == (kind, [])
+    assert event.error.message.startswith(words)
+    assert rig.output("stays").token_ids == right_answer("hello", "[a-z]{20}").token_ids
+    rig.engine.check()

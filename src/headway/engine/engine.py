@@ -387,8 +387,8 @@ class Engine:
         output = self._outputs[sequence]
         try:
             growth = output.grow(sequence, token_id, logprobs)
-        except HeadwayError as error:
-            return [self._fail(sequence, error)]
+        except Exception as raised:  # one request's grammar must not end the others
+            return [self._fail(sequence, to_event_error(raised, "following the grammar of this request"))]
         self._counts["sampled_tokens_total"] -= not growth.is_used
         self._counts["forced_tokens_total"] += growth.num_forced
         ending = growth.ending
@@ -423,6 +423,8 @@ class Engine:
             return self._end(sequence, "stop")
         if output is not None and self._grammars is not None and isinstance(error, InvalidRequest):
             self._grammars.forget(output.constraint.compiled)
+        if sequence.sampling.constraint is not None:
+            error = error_of_field(error, sequence.sampling.constraint.param)
         return self._end(sequence, "error", error=error)
 
     def _tell_scores(self, scores: TokenScores) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway.errors import UnsupportedFeature
+from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.text.tool_calls import Dialect
 from headway.text.tool_calls.argument_types import types_of
 
@@ -65,3 +65,12 @@ def test_what_is_no_schema_of_an_argument_breaks_nothing(
     dialect = make_dialect(name)
     dialect.grammar([_tool(schema, {})]).text()
     dialect.make_parser([_tool(schema, {})], is_enforced=True)
+
+
+@pytest.mark.parametrize("argument", ["user name", "", "größe", "a=1, b", "n" * 257])
+def test_an_argument_that_pythonic_calls_cannot_name_is_refused(
+    make_dialect: Callable[..., Dialect], argument: str
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {argument: {}}}}}
+    with pytest.raises(InvalidRequest, match="tool f has an argument named"):
+        make_dialect("pythonic").grammar([tool])

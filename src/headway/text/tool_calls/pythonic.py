@@ -6,17 +6,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headway.errors import InvalidRequest
 from headway.text.grammar import JsonSchema, json_part, lark_text
 from headway.text.tool_calls.argument_types import arguments_of, required_of, resolved, types_of
 from headway.text.tool_calls.base import Tool
 from headway.text.tool_calls.block import Block, Syntax
 from headway.text.tool_calls.dialect import GrammarWriter
 from headway.text.tool_calls.python_literal import read_literal
-from headway.text.tool_calls.source import Reading, Unreadable
+from headway.text.tool_calls.source import MAX_NAME_LENGTH, Reading, Unreadable
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples", "$defs", "definitions"})
 """Keywords that say nothing of a string's text."""
+_ARGUMENT_NAME = re.compile(rf"[A-Za-z0-9_.:/-]{{1,{MAX_NAME_LENGTH}}}")
 _ESCAPED = re.compile(r"['\\\x00-\x1f]")
 _WORDS = {frozenset({"boolean"}): '"True" | "False"', frozenset({"null"}): '"None"'}
 
@@ -61,6 +63,12 @@ def _write_call(writer: GrammarWriter, tool: Tool, rule: str) -> str:
     """Rules of one tool: `rule`_i is the arguments from the i-th on where none is before them, `rule`_i_more else."""
     arguments, required = arguments_of(tool), required_of(tool)
     last = len(arguments)
+    if (wrong := next((name for name in arguments if not _ARGUMENT_NAME.fullmatch(name)), None)) is not None:
+        raise InvalidRequest(
+            f"tool {tool.name} has an argument named {wrong[:64]!r}, which this model's form of calls cannot write: "
+            f"use up to {MAX_NAME_LENGTH} of the letters A to Z, digits and _ - . : /",
+            param="tools",
+        )
     writer.rule(f"{rule}_{last}", '""')
     writer.rule(f"{rule}_{last}_more", '""')
     for place, (name, schema) in enumerate(arguments.items()):

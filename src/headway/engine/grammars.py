@@ -34,8 +34,9 @@ MAX_TRIAL_S = 1.2
 """Of it, for a grammar that is tried first. With the start of the process that tries it, it is answered in time."""
 MAX_QUEUED_S = 30.0
 """... and who waits so long for its turn."""
-MAX_KEPT = 256
-"""Grammars."""
+MAX_KEPT = 64
+"""Grammars: a usual one takes 0.1 MB and is compiled anew in 3 ms, and the largest grow to some 50 MB while they are
+followed (grammar_compiler.LIMITS)."""
 MAX_KEPT_BYTES = 16 * 2**20
 """Of their texts together."""
 NUM_THREADS = 2

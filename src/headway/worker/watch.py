@@ -13,7 +13,8 @@ def stall_limit_s(timeout_s: float, stats: Mapping[str, float], open_usages: Ite
 
     Args:
         timeout_s: the configured one, never undercut.
-        stats: the worker's; step_token_s, step_position_cost and step_max_tokens, where it tells them (engine/step_time).
+        stats: the worker's; step_token_s, step_position_cost and step_max_tokens, where it tells them
+            (engine/step_time).
         open_usages: of the choices of its open requests: no step computes more than all their tokens.
     """
     contexts = [usage.num_prompt_tokens + usage.num_output_tokens for usage in open_usages]

@@ -20,7 +20,9 @@ WRONG: list[dict[str, str]] = [
     {"authorization": "bearer other"},
     {"authorization": KEY},
     {"authorization": f"Basic {KEY}"},
-    {"x-api-key": KEY},
+    {"x-api-key": "other"},
+    {"x-api-key": f"Bearer {KEY}"},
+    {"x-api-key": KEY, "authorization": "Bearer other"},
     {"api-key": KEY},
 ]
 
@@ -56,6 +58,7 @@ async def test_every_route_is_closed_without_the_key_but_those_of_health() -> No
         for scheme in ("Bearer", "bearer"):
             response = await client.get("/v1/models", headers={"authorization": f"{scheme} {KEY}"})
             assert response.status_code == 200
+        assert (await client.get("/v1/models", headers={"x-api-key": KEY})).status_code == 200  # Anthropic's clients
 
 
 @pytest.mark.case("ssrf-01")

@@ -25,6 +25,7 @@ from headway.core.sampling import SamplingParams
 from headway.core.step import StepPlan
 from headway.engine.admission import ModelLimits
 from headway.engine.engine import Engine
+from headway.engine.grammars import Grammars
 from headway.engine.loading import load_engine
 from headway.scheduler.scheduler import Scheduler, SchedulerLimits
 from headway.text.grammar import Grammar, json_part
@@ -173,7 +174,9 @@ class Model:
             max_num_batched_tokens=MAX_STEP_TOKENS,
             **self.options,
         )
-        return load_engine(self.source, config, lambda message: None)[0]
+        engine = load_engine(self.source, config, lambda message: None)[0]
+        engine._grammars = Grammars(lambda: self.tokenizer)  # of the demo's layers the folder has no tokenizer
+        return engine
 
     def cold(self, kind: tuple[int, int], limits: SchedulerLimits, cache: KVCache, seen: Counter[str]) -> Engine:
         """An engine whose prefix tree and queues are empty, over an executor that has been used."""

@@ -14,6 +14,7 @@ from headway.testing.scripted_text import make_text
 from headway.text.reasoning import ReasoningState, choose_reasoning
 from headway.text.tokenizer import Tokenizer
 from headway.text.tool_calls import choose_dialect
+from headway.worker import answer_parser
 from headway.worker.answer_parser import AnswerParser
 from headway.worker.assembler import ChoiceAssembler
 from headway.worker.constraining import OutputForm
@@ -119,14 +120,16 @@ class _Broken:
 
 
 @pytest.mark.case("parser-500-05")
-def test_a_parser_that_fails_leaves_text_and_is_counted(tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_parser_that_fails_leaves_text_and_is_counted(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(answer_parser.logger, "exception", logged.append)
     parser = AnswerParser(form(tokenizer, ReasoningState.CLOSED))
     parser._calls = _Broken()  # type: ignore[assignment]
     assert parser.push("some ") == ("", "some ", ())
     assert parser.push("text") == ("", "text", ())
     assert parser.end(is_cut=False) == ("", "", ())
     assert parser.num_unreadable == 2
-    assert "a tool call parser failed" in caplog.text
+    assert logged == ["a tool call parser failed: the rest of the answer is told as text"]
 
 
 def test_markers_that_are_special_tokens_reach_the_parser() -> None:

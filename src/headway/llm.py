@@ -12,29 +12,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Unpack
 
 import msgspec
 
 import headway_wire as wire
-from headway.config import (
-    BatchingMode,
-    CheckpointConfig,
-    Dtype,
-    EngineConfig,
-    ExecutorName,
-    KVCacheDtype,
-    ModelConfig,
-    PoolConfig,
-    Quantization,
-    SchedulingPolicy,
-    ServerConfig,
-    TextConfig,
-    default_cache_dir,
-)
+from headway.config import PoolConfig, ServerConfig
 from headway.core.embedding import EmbeddingOutput, EmbedRequest, ScoreOutput, ScoreRequest
 from headway.core.output import RequestOutput
 from headway.core.sampling import SamplingParams, sampling_defaults
@@ -56,49 +41,12 @@ from headway.worker.asked import (
 )
 from headway.worker.embed_offline import OfflineEncoder
 from headway.worker.generate_offline import OfflineRun, add_delta, make_output, told_logprobs
+from headway.worker.offline_flags import Flags, make_configs
 from headway.worker.prompt import ModelText, check_generates
 from headway.worker.stream import RequestStream
 
 DEFAULT_MAX_TOKENS = 16
 """Of generate() where max_tokens is None, as vLLM and OpenAI's completions have it; chat() takes the whole context."""
-
-
-class Flags(TypedDict, total=False):
-    """What LLM and AsyncLLM take beside the model; config.py says what each means."""
-
-    dtype: Dtype
-    quantization: Quantization | None
-    kv_cache_dtype: KVCacheDtype
-    executor: ExecutorName
-    device: str
-    enforce_eager: bool
-    max_model_len: int | None
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    step_target_s: float
-    block_size: int
-    kv_cache_memory: int | float | None
-    enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    enable_kv_cache: bool
-    force_tokens: bool
-    scheduling_policy: SchedulingPolicy
-    scheduling_ageing_s: float
-    batching: BatchingMode
-    max_queue_delay_ms: float
-    warm_prefix: str | None
-    warm_chat_template: str | None
-    seed: int | None
-    threads: int | None
-    strict: bool
-    max_preemptions: int
-    chat_template: str | None
-    generation_config: Literal["auto", "headway"] | str
-    tool_call_parser: str
-    reasoning_parser: str
-    served_model_name: str
-    cache_dir: str | Path
-    revision: str | None
 
 
 class LLM:
@@ -118,7 +66,7 @@ class LLM:
         from headway.service.loader import open_model
 
         offline: Flags = {"step_target_s": 0.0}  # nobody reads along
-        config, checkpoint = _make_configs(model, {**offline, **flags})
+        config, checkpoint = make_configs(model, {**offline, **flags})
         path = resolve_source(config.source, checkpoint)
         self._text: ModelText = open_model(config, path).text
         self._predictor = HeadwayPredictor() if self._text.encoder is None else EncoderPredictor()
@@ -321,7 +269,7 @@ class AsyncLLM:
     def __init__(self, model: str, **flags: Unpack[Flags]) -> None:
         from headway.service.local import LocalService
 
-        config, checkpoint = _make_configs(model, flags)
+        config, checkpoint = make_configs(model, flags)
         self._service = LocalService([config], PoolConfig(), ServerConfig(), checkpoint)
         self._model = self._service.models()[0].id
         self._open: dict[str, Callable[[], object]] = {}
@@ -477,30 +425,6 @@ def _with_max_tokens(sampling: SamplingParams, default: int | None) -> SamplingP
     if sampling.max_tokens is not None or default is None:
         return sampling
     return msgspec.structs.replace(sampling, max_tokens=max(default, sampling.min_tokens))
-
-
-def _make_configs(model: str, flags: Flags) -> tuple[ModelConfig, CheckpointConfig]:
-    known = set(Flags.__annotations__)
-    unknown = sorted(set(flags) - known)
-    if unknown:
-        raise InvalidConfig(f"there is no flag {unknown[0]!r}; there are: {', '.join(sorted(known))}", param=unknown[0])
-    values = cast(dict[str, Any], flags)
-    engine, text = (
-        {field.name: values[field.name] for field in fields(kind) if field.name in values}
-        for kind in (EngineConfig, TextConfig)
-    )
-    name = values.get("served_model_name")
-    checkpoint = CheckpointConfig(
-        cache_dir=Path(values["cache_dir"]) if "cache_dir" in values else default_cache_dir(),
-        revision=values.get("revision"),
-    )
-    config = ModelConfig(
-        source=str(model),
-        served_names=(name,) if name else (),
-        engine=EngineConfig(**engine),
-        text=TextConfig(**text),
-    )
-    return config, checkpoint
 
 
 __all__ = ["LLM", "AsyncLLM", "Flags"]

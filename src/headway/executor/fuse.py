@@ -14,20 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headway.model.ops import Activation, ActivationKind, Add, Linear, Mul, Op, Rope, Scale
+from headway.model.ops import Activation, ActivationKind, Add, Linear, Mul, OneInput, Op, Rope, Scale
 
 Fusion = Literal["linears", "ropes", "gates", "residuals"]
 ALL_FUSIONS: tuple[Fusion, ...] = ("linears", "ropes", "gates", "residuals")
-
-
-class _OneInput:
-    __slots__ = ()
-    input: str
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values read."""
-        return (self.input,)
 
 
 class _OneOut:
@@ -41,7 +31,7 @@ class _OneOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedLinear(_OneInput):
+class JoinedLinear(OneInput):
     """Linears over one input; outs are neighbouring columns of one matrix, in this order."""
 
     outs: tuple[str, ...]
@@ -97,7 +87,7 @@ PlanOp = Op | JoinedLinear | JoinedRope | Gate | AddLinear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatedLinear(_OneInput, _OneOut):
+class GatedLinear(OneInput, _OneOut):
     """out = activation(input @ gate.T + gate_bias) * (input @ up.T + up_bias)."""
 
     out: str

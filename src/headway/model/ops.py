@@ -20,7 +20,9 @@ GroupScore = Literal["largest", "two_largest"]
 PoolKind = Literal["cls", "mean", "max", "last"]
 
 
-class _OneInput:
+class OneInput:
+    """A record that reads `input`."""
+
     __slots__ = ()
     input: str
 
@@ -84,7 +86,7 @@ class Embed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Norm(_OneInput, _WeightAndBias):
+class Norm(OneInput, _WeightAndBias):
     """Root-mean-square or layer normalisation of each row, or of each head of it, times the weight.
 
     Statistics are taken in float32. Sources: Zhang and Sennrich 2019 (rms), Ba et al. 2016 (layer).
@@ -103,7 +105,7 @@ class Norm(_OneInput, _WeightAndBias):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linear(_OneInput, _WeightAndBias):
+class Linear(OneInput, _WeightAndBias):
     """out = input @ weight.T + bias."""
 
     out: str
@@ -117,7 +119,7 @@ class Linear(_OneInput, _WeightAndBias):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activation(_OneInput, _NoWeights):
+class Activation(OneInput, _NoWeights):
     """out = f(input), element by element; gelu is the exact one, gelu_tanh its approximation."""
 
     out: str
@@ -144,7 +146,7 @@ class Add(_TwoInputs, _NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale(_OneInput, _NoWeights):
+class Scale(OneInput, _NoWeights):
     """out = input * factor."""
 
     out: str
@@ -153,7 +155,7 @@ class Scale(_OneInput, _NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rope(_OneInput, _NoWeights):
+class Rope(OneInput, _NoWeights):
     """Rotary positions (Su et al. 2021) on `dims` columns of each head, from column `start` on.
 
     Pair p turns by position * frequencies[p] radians. `half`: pair p is columns p and p + dims / 2 of these;
@@ -224,7 +226,7 @@ class Join(_NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadLinear(_OneInput):
+class HeadLinear(OneInput):
     """A product for each head with a matrix of its own; the last `kept` columns of a head are handed on as they are.
 
     Of head h with columns x and kept columns r: out = x @ weight[h].T, then r.
@@ -244,7 +246,7 @@ class HeadLinear(_OneInput):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route(_OneInput):
+class Route(OneInput):
     """Chooses top_k experts for each row: out [rows, experts] is what each one's result is multiplied by, 0 for others.
 
     1. scores = softmax or sigmoid of the input, in float32
@@ -324,7 +326,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectRows(_OneInput, _NoWeights):
+class SelectRows(OneInput, _NoWeights):
     """Keeps the rows whose logits are wanted."""
 
     out: str
@@ -332,7 +334,7 @@ class SelectRows(_OneInput, _NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool(_OneInput, _NoWeights):
+class Pool(OneInput, _NoWeights):
     """Makes a row of each sequence, all of whose tokens must be in the step: the first token's, the last one's, or the
     mean or the largest of each column; divided by its length if `normalise`. Sums in float32, first token first."""
 
@@ -343,7 +345,7 @@ class Pool(_OneInput, _NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logits(_OneInput, _NoWeights):
+class Logits(OneInput, _NoWeights):
     """The scores over the vocabulary in float32, times scale, then soft-capped: what a language model gives, and always
     the last of its ops."""
 
@@ -354,7 +356,7 @@ class Logits(_OneInput, _NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce(_OneInput, _NoWeights):
+class AllReduce(OneInput, _NoWeights):
     """out = the sum of what all ranks have as input, in float32; each rank gets it (executor/shard.py)."""
 
     out: str
@@ -362,7 +364,7 @@ class AllReduce(_OneInput, _NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllGather(_OneInput, _NoWeights):
+class AllGather(OneInput, _NoWeights):
     """out = what the ranks have as input, the columns of one behind those of the other; each rank gets it."""
 
     out: str
@@ -372,7 +374,7 @@ class AllGather(_OneInput, _NoWeights):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns(_OneInput, _NoWeights):
+class Columns(OneInput, _NoWeights):
     """out = the input's columns from `first` on, `width` of them."""
 
     out: str

@@ -76,7 +76,8 @@ def test_processor_time_is_limited(trial: GrammarTrial) -> None:
 
 
 def test_memory_is_limited(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from headway.engine import trial_process as t; t.MAX_TRIAL_BYTES = 2**25; t.MAX_TRIAL_CPU_S = 60; t.main()"
+    limits = "t.MAX_TRIAL_BYTES = 2**25; t.MAX_TRIAL_CPU_S = 60"
+    code = f"from headway.engine import trial_process as t; {limits}; t.serve_parent(t.serve, None)"
     monkeypatch.setattr(grammar_trial, "COMMAND", (sys.executable, "-c", code))
     trial.make_ready(lambda: VOCABULARY)
     trial.check(WORD, 30)

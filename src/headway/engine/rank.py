@@ -7,11 +7,10 @@ End of file ends it, and so does the death of rank 0, whatever it is doing. What
 lost, and rank 0 tells why.
 """
 
-import argparse
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from headway.checkpoint.checkpoint import open_checkpoint
@@ -33,7 +32,7 @@ from headway.executor.base import Executor
 from headway.executor.factory import make_executor
 from headway.executor.meeting import Meeting
 from headway.model.registry import make_program
-from headway.observe.processes import begin_child
+from headway.observe.processes import serve_parent
 
 logger = logging.getLogger(__name__)
 
@@ -89,19 +88,7 @@ def _wait_for_end(messages: Iterator[ToRank]) -> None:
         pass
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves the socket `--fd` until it ends."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
-    options = parser.parse_args(arguments)
-    connection = begin_child(options.fd)
-    try:
-        serve(connection)
-    except ConnectionError:
-        os._exit(0)  # rank 0 is gone
-
-
 if __name__ == "__main__":
-    main()
+    serve_parent(serve, __doc__)
     # Not sys.exit: the group's threads must not keep the process.
     os._exit(0)

@@ -7,14 +7,12 @@ thread; here it can.
 End of file ends it, and so does the death of who started it.
 """
 
-import argparse
 import os
 import resource
 import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from typing import NoReturn
 
 import llguidance
@@ -29,7 +27,7 @@ from headway.engine.trial_messages import (
     read_verdict,
 )
 from headway.errors import HeadwayError, InternalError, InvalidRequest, InvariantBroken
-from headway.observe.processes import begin_child, describe_exit, die_with_parent
+from headway.observe.processes import describe_exit, die_with_parent, serve_parent
 from headway.text.grammar_compiler import ANY_PARAM, compile_grammar
 
 MAX_TRIAL_CPU_S = 0.9
@@ -145,17 +143,5 @@ def _too_large(text: str, limit: str) -> Verdict:
     return Verdict(error.to_wire())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves the socket `--fd` until it ends."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
-    options = parser.parse_args(arguments)
-    connection = begin_child(options.fd)
-    try:
-        serve(connection)
-    except ConnectionError:
-        os._exit(0)  # who started it is gone
-
-
 if __name__ == "__main__":
-    main()
+    serve_parent(serve, __doc__)

@@ -1,11 +1,12 @@
 """What processes of a family know of each other: how a child is started, when the parent is gone, how a child ended."""
 
 import logging
+import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -51,6 +52,19 @@ def begin_child(fd: int) -> socket.socket:
     connection = socket.socket(fileno=fd)
     connection.set_inheritable(False)
     return connection
+
+
+def serve_parent(serve: Callable[[socket.socket], None], description: str | None) -> None:
+    """The main function of a child that has no other flag than `--fd`: serves its parent until that is gone."""
+    import argparse  # the parent, which starts children and is none, need not wait for it
+
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
+    connection = begin_child(parser.parse_args().fd)
+    try:
+        serve(connection)
+    except ConnectionError:
+        os._exit(0)  # the parent is gone
 
 
 def die_with_parent() -> None:

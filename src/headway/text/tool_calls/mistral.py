@@ -101,23 +101,9 @@ def _read_block(block: Block) -> Reading[None]:
     if (yield from source.peek()) == "{":
         yield from read_json_call(block)
     elif (yield from source.peek()) == "[":
-        yield from _read_list(block)
+        yield from source.list_of(lambda: read_json_call(block))
     else:
         yield from _read_named(block)
-
-
-def _read_list(block: Block) -> Reading[None]:
-    source = block.source
-    yield from source.expect("[")
-    while True:
-        yield from source.skip_space()
-        yield from read_json_call(block)
-        yield from source.skip_space()
-        if (yield from source.peek()) != ",":
-            break
-        yield from source.expect(",")
-    if (yield from source.peek()):
-        yield from source.expect("]")
 
 
 def _read_named(block: Block) -> Reading[None]:

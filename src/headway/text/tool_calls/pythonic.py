@@ -113,16 +113,7 @@ def _read_block(block: Block) -> Reading[None]:
         yield from source.expect(START)
         block.mark()
         yield from source.skip_space()
-    yield from source.expect("[")
-    while True:
-        yield from source.skip_space()
-        yield from _read_call(block)
-        yield from source.skip_space()
-        if (yield from source.peek()) != ",":
-            break
-        yield from source.expect(",")
-    if (yield from source.peek()):
-        yield from source.expect("]")
+    yield from source.list_of(lambda: _read_call(block))
     if is_tagged:
         yield from source.skip_space()
         yield from source.skip(END)

@@ -5,7 +5,7 @@ resumed with more, or at its end. What they decide depends on the characters alo
 """
 
 import string
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -98,6 +98,19 @@ class Source:
             while end < len(self.text) and self.text[end] in _SPACES:
                 end += 1
             self.take(end)
+
+    def list_of(self, read: Callable[[], Reading[None]]) -> Reading[None]:
+        """Takes a list in brackets, each item by `read`. One that the answer's end cuts short may lack its bracket."""
+        yield from self.expect("[")
+        while True:
+            yield from self.skip_space()
+            yield from read()
+            yield from self.skip_space()
+            if (yield from self.peek()) != ",":
+                break
+            yield from self.expect(",")
+        if (yield from self.peek()):
+            yield from self.expect("]")
 
     def name(self) -> Reading[str]:
         """Takes the characters of a name. Raises Unreadable for none, and for more than MAX_NAME_LENGTH."""

@@ -13,12 +13,14 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from headway.config import ServerConfig
 from headway.core.output import Logprob, PromptOutput, TextDelta, TokenLogprob, Usage
 from headway.core.request import ChatPrompt, GenerateRequest, Prompt, TextPrompt
 from headway.errors import InvalidRequest, ModelNotFound
 from headway.server.app import make_app
 from headway.server.run import Announcements, HttpServer
 from headway.service.protocol import ModelCard
+from headway.testing.scripted_service import ScriptedService
 
 CONTEXT = 2048
 Script = Callable[[GenerateRequest], Sequence[TextDelta | Exception | asyncio.Event]]
@@ -256,6 +258,20 @@ async def listening(app: FastAPI) -> AsyncIterator[HttpServer]:
     finally:
         server.stop()
         assert await asyncio.wait_for(serving, 30) == 0
+
+
+@asynccontextmanager
+async def serving(service: ScriptedService, key: str) -> AsyncIterator[HttpServer]:
+    """A scripted model behind the real app and a key; after it the engine lives and nothing is left in it."""
+    async with listening(make_app(service, ServerConfig(port=0, api_keys=(key,)))) as server:
+        await service.until_ready()
+        yield server
+        await service.until_idle()
+        async with httpx2.AsyncClient(base_url=server.url) as plain:
+            assert (await plain.get("/health")).status_code == 200
+            text = (await plain.get("/metrics", headers={"authorization": f"Bearer {key}"})).text
+        assert 'headway_num_requests_running{model_name="scripted"} 0.0' in text
+        assert 'headway_requests_open{model_name="scripted"} 0.0' in text
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:

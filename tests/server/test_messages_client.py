@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import anthropic
-import httpx2
 import pydantic
 import pytest
 from anthropic import AsyncAnthropic
-from tests.server.conftest import listening, until
+from tests.server.conftest import listening, serving, until
 
 import headway_wire as wire
 from headway.config import ServerConfig
@@ -65,13 +64,8 @@ def service() -> ScriptedService:
 
 @pytest.fixture
 async def server(service: ScriptedService) -> AsyncIterator[HttpServer]:
-    """After each test: the engine lives and nothing is left in it."""
-    async with listening(make_app(service, ServerConfig(port=0, api_keys=(KEY,)))) as server:
-        await service.until_ready()
+    async with serving(service, KEY) as server:
         yield server
-        await service.until_idle()
-        async with httpx2.AsyncClient(base_url=server.url) as plain:
-            assert (await plain.get("/health")).status_code == 200
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI
-from tests.server.conftest import listening, until
+from tests.server.conftest import serving, until
 
 import headway_wire as wire
-from headway.config import ServerConfig
-from headway.server.app import make_app
 from headway.server.run import HttpServer
 from headway.testing.script import Reply, Script, say
 from headway.testing.scripted_service import ScriptedService
@@ -43,16 +41,8 @@ def service() -> ScriptedService:
 
 @pytest.fixture
 async def server(service: ScriptedService) -> AsyncIterator[HttpServer]:
-    """After each test: the engine lives and nothing is left in it."""
-    async with listening(make_app(service, ServerConfig(port=0, api_keys=(KEY,)))) as server:
-        await service.until_ready()
+    async with serving(service, KEY) as server:
         yield server
-        await service.until_idle()
-        async with httpx2.AsyncClient(base_url=server.url) as plain:
-            assert (await plain.get("/health")).status_code == 200
-            text = (await plain.get("/metrics", headers={"authorization": f"Bearer {KEY}"})).text
-        assert 'headway_num_requests_running{model_name="scripted"} 0.0' in text
-        assert 'headway_requests_open{model_name="scripted"} 0.0' in text
 
 
 @pytest.fixture

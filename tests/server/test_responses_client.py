@@ -10,11 +10,9 @@ import pydantic
 import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseFunctionToolCall, ResponseReasoningItem
-from tests.server.conftest import listening, until
+from tests.server.conftest import serving, until
 
 import headway_wire as wire
-from headway.config import ServerConfig
-from headway.server.app import make_app
 from headway.server.run import HttpServer
 from headway.testing.script import Reply, Script, say
 from headway.testing.scripted_service import ScriptedService
@@ -62,10 +60,8 @@ def service() -> ScriptedService:
 
 @pytest.fixture
 async def server(service: ScriptedService) -> AsyncIterator[HttpServer]:
-    async with listening(make_app(service, ServerConfig(port=0, api_keys=(KEY,)))) as server:
-        await service.until_ready()
+    async with serving(service, KEY) as server:
         yield server
-        await service.until_idle()
 
 
 @pytest.fixture

@@ -287,6 +287,20 @@ def test_batches_that_wait_for_each_other_take_constrained_answers(folder: Path,
     engine.close()
 
 
+def test_a_queue_that_was_closed_is_open_again_for_who_comes_later(folder: Path) -> None:
+    rig = TinyRig(make_engine(folder, batching="static", max_queue_delay_ms=600_000.0))
+    rig.submit("first", "hello", None)
+    rig.engine.close_queue()
+    rig.run()
+    rig.submit("later", "hello", constraint(PATTERNS[1]))
+    rig.wait()
+    assert not rig.engine.has_work()  # its batch has room for others, and they may come
+    rig.engine.close_queue()
+    rig.run()
+    assert rig.output("later") == right_answer("hello", PATTERNS[1])
+    rig.engine.close()
+
+
 @pytest.mark.parametrize("options", [{"enable_kv_cache": False}, {"enable_chunked_prefill": False}])
 def test_the_same_comes_without_a_cache_and_without_chunks(folder: Path, options: dict[str, Any]) -> None:
     engine = make_engine(folder, **options)

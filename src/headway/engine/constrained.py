@@ -123,7 +123,7 @@ class ConstrainedOutput:
 
     def _tell(self, sequence: Sequence, *, is_used: bool, rewritten: int | None = None) -> Growth:
         """What can be told now, and the end if nothing is left."""
-        logprobs = None if self._logprobs is None else self._logprobs
+        logprobs = self._logprobs
         num_told = len(self._untold) if logprobs is None else min(len(logprobs), len(self._untold))
         first = len(sequence.token_ids) - len(self._untold)
         growth = Growth(

@@ -121,6 +121,7 @@ class Engine:
     def submit(self, submit: wire.Submit) -> wire.Accepted | wire.Refused | None:
         """Takes a request, or says why not. None: that is told later, by take_answers(). Raises nothing for what a
         caller can do."""
+        self._is_queue_closed = False
         try:
             if submit.request_id in self._requests or submit.request_id in self._waiting_room:
                 raise InvalidRequest(f"request id {submit.request_id!r} is in use by an open request: choose another")

@@ -1,4 +1,4 @@
-"""Tool calls of a conversation and their results: each result belongs to a call of the assistant's message before it.
+"""What an assistant's message carries beside its text: tool calls with their results behind it, and reasoning.
 
 Doors call this on their callers' messages before anything is rendered, since most templates go by position.
 """
@@ -9,6 +9,11 @@ from typing import Any
 from headway.errors import InvalidRequest
 
 Message = Mapping[str, Any]
+
+
+def reasoning_fields(reasoning: str) -> dict[str, str]:
+    """An assistant's reasoning for templates: they ask for it by one name or the other, or leave it out."""
+    return {"reasoning_content": reasoning, "reasoning": reasoning}
 
 
 def pair_results(messages: Sequence[Message], *, may_end_open: bool = False) -> list[Message]:

@@ -13,7 +13,7 @@ from headway.errors import InvalidRequest
 from headway.server.anthropic.blocks import Block, read_blocks
 from headway.server.anthropic.schema import MessageIn
 from headway.server.body import describe
-from headway.text.history import Message, pair_results
+from headway.text.history import Message, pair_results, reasoning_fields
 
 _ROLES = ("user", "assistant", "system")
 _BLOCKS: Mapping[str, tuple[str, ...]] = {
@@ -115,7 +115,8 @@ def _add_user(turns: _Turns, blocks: Sequence[Block]) -> None:
                 param=block.path,
             )
         else:
-            results |= [_result(block, turns, results)]
+            call_id, text = _result(block, turns, results)
+            results[call_id] = text
     _check_answered(turns, results)
     turns.told += [{"role": "tool", "tool_call_id": name, "content": text} for name, text in results.items()]
     if texts:
@@ -171,8 +172,7 @@ def _add_assistant(turns: _Turns, blocks: Sequence[Block]) -> None:
         turns.waiting_path = blocks[0].path.partition(".")[0]
     thinking = _joined(blocks, "thinking")
     if thinking:
-        # Templates ask for it by one name or the other, and those that know neither leave it out.
-        told |= {"reasoning_content": thinking, "reasoning": thinking}
+        told |= reasoning_fields(thinking)
     turns.told.append(told)
 
 

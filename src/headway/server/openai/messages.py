@@ -6,7 +6,7 @@ from typing import Any
 from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.server.body import describe, without_nulls
 from headway.server.openai.schema import ChatMessage
-from headway.text.history import Message, pair_results
+from headway.text.history import Message, pair_results, reasoning_fields
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _ASSISTANTS = ("tool_calls", "reasoning", "reasoning_content")
@@ -50,8 +50,7 @@ def _chat_message(message: ChatMessage, path: str) -> dict[str, Any]:
         told["tool_call_id"] = message.tool_call_id
     reasoning = _reasoning(message, path)
     if reasoning:
-        # Templates ask for it by one name or the other, and those that know neither leave it out.
-        told |= {"reasoning_content": reasoning, "reasoning": reasoning}
+        told |= reasoning_fields(reasoning)
     return told
 
 

@@ -1,9 +1,10 @@
 """One frozen config a room. cli/ resolves them once (flags, HEADWAY_*, the YAML file); none is written back."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
@@ -11,6 +12,17 @@ KVCacheDtype = Literal["auto", "float16", "bfloat16", "int8"]
 ExecutorName = Literal["auto", "native", "torch"]
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "fair"]
 BatchingMode = Literal["continuous", "dynamic", "static"]
+EvictionPolicy = Literal["lru", "lfu", "cost"]
+ModelType = Literal[
+    "text-generation",
+    "text-classification",
+    "token-classification",
+    "zero-shot-classification",
+    "embedding",
+    "image-classification",
+    "tensor",
+    "python",
+]
 
 
 def default_cache_dir() -> Path:
@@ -116,6 +128,17 @@ class PoolConfig:
     """The same when it was the load that failed: what failed a moment ago would fail again."""
     max_queued_requests: int = 4096
     """Requests that may wait: for a model to become ready, or, each choice counted, for a place in its batch."""
+    memory_limit: int | float | None = None
+    """What all residents may take: bytes (int), or a fraction of the machine's or cgroup's memory (float, up to 1);
+    None: 80% of it."""
+    gpu_memory_limit: int | float | None = None
+    """The same of each GPU."""
+    max_models: int | None = None
+    """Residents at once; None: as many as the memory holds."""
+    eviction: EvictionPolicy = "cost"
+    """Who goes first when memory is wanted (service/eviction)."""
+    queue_timeout_s: float | None = None
+    """How long a request waits for a model to become ready; None: as long as its own time-out lets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +166,73 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InferConfig:
+    """How a model that is no language model is called."""
+
+    max_batch_size: int = 1
+    """Requests that are computed together at most, where the model can (Signature.can_batch)."""
+    batch_delay_s: float = 0.0
+    """How long a request waits for others to join its batch."""
+    instances: int = 1
+    """Processes of this model; a request goes to the one with the fewest."""
+    concurrency: int | None = None
+    """Requests at work at once over all instances; the others wait. None: any number."""
+    timeout_s: float | None = None
+    """Of a request that names none."""
+    max_retries: int = 0
+    """How often a call that failed on its way (a worker that died, a server that was not reached) is made again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidencyConfig:
+    """What the pool knows of a model before it is loaded, and how long it stays."""
+
+    expected_bytes: int | None = None
+    """Measured at an earlier load, or told by its owner; None: estimated from its files."""
+    expected_load_s: float | None = None
+    is_pinned: bool = False
+    """Loaded from the beginning and never evicted."""
+    idle_timeout_s: float | None = None
+    """Unloaded when it was not asked for so long; None: when its memory is wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Another name for a model, with defaults of its own; explicit fields of a request win."""
+
+    name: str
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """SamplingParams fields (core/sampling.DEFAULTABLE and max_tokens)."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Switches of the chat template: enable_thinking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """One served model."""
 
     source: str
-    """A GGUF file, a Hugging Face folder, a hub id, or demo."""
+    """A GGUF file, a Hugging Face folder, a hub id, or demo; of other frameworks (service/frameworks) what they load: a
+    file, a folder, an archive or a URL."""
     served_names: tuple[str, ...] = ()
     """The first is the id; the others are aliases. Empty: made from the source."""
     predictor: str = "headway.predictors.headway:HeadwayPredictor"
     engine: EngineConfig = field(default_factory=EngineConfig)
     text: TextConfig = field(default_factory=TextConfig)
+    framework: str = "headway"
+    """A name of service/frameworks."""
+    type: ModelType = "text-generation"
+    version: str = ""
+    """"": the source has no versions; else one of the catalog's, of which several may be served under one id."""
+    is_default: bool = True
+    """Of its versions: the one that the id alone means."""
+    description: str = ""
+    interpreter: str | None = None
+    """The Python of its process: a path, or the name of an environment made by `headway env create`; None: this one."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The predictor's own (Load.options), where the framework is not headway."""
+    infer: InferConfig = field(default_factory=InferConfig)
+    residency: ResidencyConfig = field(default_factory=ResidencyConfig)
+    presets: tuple[Preset, ...] = ()
+    sha256: str | None = None
+    """Of the source, if it is one file: another one is refused."""

@@ -60,15 +60,16 @@ class LLM:
     """
 
     def __init__(self, model: str, **flags: Unpack[Flags]) -> None:
+        from headway.checkpoint.checkpoint import open_checkpoint
         from headway.checkpoint.sources import resolve_source
         from headway.predictors.encoder import EncoderPredictor
         from headway.predictors.headway import HeadwayPredictor
-        from headway.service.loader import open_model
+        from headway.service.loader import make_text
 
         offline: Flags = {"step_target_s": 0.0}  # nobody reads along
         config, checkpoint = make_configs(model, {**offline, **flags})
         path = resolve_source(config.source, checkpoint)
-        self._text: ModelText = open_model(config, path).text
+        self._text: ModelText = make_text(config.text, open_checkpoint(path), path)
         self._predictor = HeadwayPredictor() if self._text.encoder is None else EncoderPredictor()
         ready = self._predictor.load(str(path), asdict(config.engine), lambda _: None)
         self.info: Mapping[str, Any] = ready.info

@@ -37,6 +37,7 @@ from headway_wire.messages import (
     decode_up,
     encode,
 )
+from headway_wire.predictor import InferPredictor, PredictorError, Signature, TensorSpec
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -51,9 +52,11 @@ __all__ = [
     "FrameTooLarge",
     "Hold",
     "Infer",
+    "InferPredictor",
     "Load",
     "Loading",
     "Outputs",
+    "PredictorError",
     "Profile",
     "ProfileEnd",
     "ProfiledStep",
@@ -62,11 +65,13 @@ __all__ = [
     "Refused",
     "Sampling",
     "Shutdown",
+    "Signature",
     "Span",
     "Stats",
     "Step",
     "Submit",
     "Tensor",
+    "TensorSpec",
     "TokenEvent",
     "TokenLogprobs",
     "Up",

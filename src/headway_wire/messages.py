@@ -95,12 +95,14 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A named array: `data` is little-endian and C-contiguous."""
+    """A named array, as the Open Inference Protocol (v2) has it on the wire in binary."""
 
     name: str
-    dtype: str
+    datatype: str
+    """Of the protocol: BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64, BYTES."""
     shape: List[int]
     data: bytes
+    """Little-endian and C-contiguous. BYTES: each element behind its length in four bytes, in row-major order."""
 
 
 # Down
@@ -112,6 +114,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
     predictor: str
     source: str
     options: Dict[str, Any] = {}
+    predictor_file: str = ""
+    """The module's file, for an interpreter that can not import it by its name; "": it can."""
+    max_batch_size: int = 1
+    """Of Infer: requests that are computed together at most; 1: each alone."""
+    batch_delay_s: float = 0.0
+    """How long a request waits for others to join its batch. 0: only those that are there already join."""
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
@@ -150,11 +158,20 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     is_held: bool
 
 
-class Infer(msgspec.Struct, frozen=True, kw_only=True, tag="infer"):
-    """Tensors in, tensors out (Outputs), for models that are no language models."""
+class Infer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="infer"):
+    """Tensors or one value in, Outputs out, for models that are no language models. Abort drops one that waits."""
 
     request_id: str
-    tensors: List[Tensor]
+    tensors: List[Tensor] = []
+    """Named inputs; empty: `value` is the input."""
+    value: Any = None
+    """What /predict was given: JSON's types, and bytes (of an image)."""
+    parameters: Dict[str, Any] = {}
+    """Of the request: JSON's types."""
+    outputs: List[str] = []
+    """Names of the tensors that are wanted; empty: all."""
+    timeout_s: Optional[float] = None
+    """From its arrival: one that still waits then is answered by an error."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, tag="profile"):
@@ -264,11 +281,16 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True, tag="embedding"):
     data: bytes
 
 
-class Outputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
+class Outputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="outputs"):
     """The answer to Infer, or its error."""
 
     request_id: str
     tensors: List[Tensor] = []
+    """The answer to tensors."""
+    value: Any = None
+    """The answer to a value: JSON's types, and bytes."""
+    labels: Optional[List[str]] = None
+    """Of a classifier: names of the last axis of its predictions."""
     error: Optional[Error] = None
 
 

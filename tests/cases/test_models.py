@@ -16,13 +16,13 @@ import headway_wire as wire
 from checkpoint.conftest import GgufModel
 from headway.config import CheckpointConfig, EngineConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.server.app import lifespan_of, make_app
-from headway.service.loader import ProcessLoader
+from headway.service.loader import ProcessLoader, make_worker_client
 from headway.service.local import LocalService
 from headway.testing.script import Script, say
 from headway.testing.scripted_service import ScriptedService
 from headway.testing.thread_worker import ThreadWorker
 from headway.testing.tiny_model import write_tiny_model
-from headway.worker.channel import Channel, Receiver
+from headway.worker.resident import ClientSettings, ResidentClient
 
 NAMES = ("first", "second", "third")
 
@@ -122,8 +122,10 @@ async def test_a_model_that_is_asked_for_waits_until_the_other_ones_stream_has_e
 class ThreadLoader(ProcessLoader):
     """Real predictors in threads of this process."""
 
-    async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
-        return ThreadWorker(name, receiver)
+    async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
+        client = make_worker_client(name, settings)
+        client.attach(ThreadWorker(name, client))
+        return client
 
 
 def unknown_type(whole: bytes) -> bytes:

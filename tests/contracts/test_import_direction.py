@@ -79,7 +79,8 @@ def test_the_wire_needs_nothing_of_headway_and_only_msgspec_beside_the_standard_
         for module in imported_modules(path):
             top = module.split(".")[0]
             is_standard = top in sys.stdlib_module_names
-            assert top == "headway_wire" or is_standard or top in STANDARD_FOR_WIRE, f"{path} imports {module}"
+            is_lazy = top == "numpy" and path.name == "tensors.py"  # tests/wire shows that the package loads without it
+            assert top == "headway_wire" or is_standard or is_lazy or top in STANDARD_FOR_WIRE, f"{path}: {module}"
 
 
 def test_importing_headway_loads_none_of_its_rooms() -> None:

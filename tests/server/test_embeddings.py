@@ -13,10 +13,10 @@ import torch
 
 from headway.config import CheckpointConfig, EngineConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.server.app import lifespan_of, make_app
-from headway.service.loader import ProcessLoader
+from headway.service.loader import ProcessLoader, make_worker_client
 from headway.service.local import LocalService
 from headway.testing.thread_worker import ThreadWorker
-from headway.worker.channel import Channel, Receiver
+from headway.worker.resident import ClientSettings, ResidentClient
 from parity.encoders import make_tokenizer, reference_score, reference_vector, save_encoder
 
 CLOSE = 2e-4
@@ -26,8 +26,10 @@ TEXTS = ["the cat sat on the mat", "a dog ran", "stock markets fell today , and 
 class ThreadLoader(ProcessLoader):
     """Real predictors in threads of this process."""
 
-    async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
-        return ThreadWorker(name, receiver)
+    async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
+        client = make_worker_client(name, settings)
+        client.attach(ThreadWorker(name, client))
+        return client
 
 
 class Door:

@@ -360,7 +360,7 @@ class TestLoading:
         async def fail(self: ScriptedLoader, *args: Any) -> None:
             raise OSError(12, "Cannot allocate memory")
 
-        monkeypatch.setattr(ScriptedLoader, "start", fail)
+        monkeypatch.setattr(ScriptedLoader, "connect", fail)
         service = await make(is_ready=False, pool=PoolConfig(reload_delays_s=(3600.0,)))
         with pytest.raises(InternalError, match="Cannot allocate memory"):
             await service.generate(request())

@@ -34,7 +34,7 @@ DOWN = [
     wire.Abort(request_id="r"),
     wire.Abort(request_id="r", choice=0, finish_reason="stop", reason="x"),
     wire.Hold(request_id="r", is_held=True),
-    wire.Infer(request_id="r", tensors=[wire.Tensor(name="x", dtype="float32", shape=[0, 3], data=b"")]),
+    wire.Infer(request_id="r", tensors=[wire.Tensor(name="x", datatype="FP32", shape=[0, 3], data=b"")]),
     wire.Profile(num_steps=0),
     wire.Shutdown(),
 ]
@@ -61,7 +61,7 @@ UP = [
     ),
     wire.PromptLogprobs(request_id="r", start=16, logprobs=[LOGPROBS]),
     wire.Embedding(request_id="r", data=b"\x00\x01\x02\x03"),
-    wire.Outputs(request_id="r", tensors=[wire.Tensor(name="y", dtype="int8", shape=[2], data=b"ab")]),
+    wire.Outputs(request_id="r", tensors=[wire.Tensor(name="y", datatype="INT8", shape=[2], data=b"ab")]),
     wire.Outputs(request_id="r", error=ERROR),
     wire.Stats(values={"num_running": 1.0}),
     wire.ProfiledStep(

@@ -10,7 +10,7 @@ async def embed(residents: Residents, model: ServedModel, request: EmbedRequest)
     """A vector of each input. Raises HeadwayError: then nothing runs on and nothing is leased."""
     from headway.worker.scoring import cut_vectors, embed_inputs, embedder_of
 
-    text = (await residents.text(model)).text
+    text = await residents.text(model)
     encoder = embedder_of(text)
     encoder.check_dimensions(request.dimensions)
     vectors, counts = await _run(residents, model, text, request, embed_inputs(request))
@@ -21,7 +21,7 @@ async def score(residents: Residents, model: ServedModel, request: ScoreRequest)
     """A score of each pair. Raises as embed()."""
     from headway.worker.scoring import check_pairs, score_inputs, scorer_of, scores_of
 
-    text = (await residents.text(model)).text
+    text = await residents.text(model)
     encoder = scorer_of(text)
     check_pairs(request)
     vectors, counts = await _run(residents, model, text, request, score_inputs(encoder, request))
@@ -40,13 +40,14 @@ async def _run(
         lease = await residents.lease(model)
         try:
             # A worker that told no limit is none that this checks for: it checks itself.
-            limit = lease.client.max_model_len or 1 << 31
+            worker = lease.worker
+            limit = worker.max_model_len or 1 << 31
             prepared = await prepare_texts(text, inputs, max_model_len=limit, truncate_to=request.truncate_to)
         except BaseException:
             lease.release(False)
             raise
-        if not lease.client.ended.done():
-            call = lease.client.embed(request.request_id, prepared, lease.release, priority=request.priority)
+        if not worker.ended.done():
+            call = worker.embed(request.request_id, prepared, lease.release, priority=request.priority)
             return await call, [len(each.token_ids) for each in prepared]
         # It died while the texts were tokenised: nothing was asked of it, so the next one may be asked.
         lease.release(False)

@@ -20,11 +20,12 @@ from headway.text.reasoning import choose_reasoning
 from headway.text.source import TextSource
 from headway.text.tokenizer import Tokenizer, make_tokenizer
 from headway.text.tool_calls import choose_dialect
-from headway.worker.channel import Channel, Receiver
+from headway.worker.client import WorkerClient
 from headway.worker.constraining import OutputStyle
 from headway.worker.encoder_text import EncoderText
 from headway.worker.process import start_process
 from headway.worker.prompt import ModelText
+from headway.worker.resident import ClientSettings, ResidentClient
 
 if TYPE_CHECKING:
     from headway.checkpoint.checkpoint import Checkpoint
@@ -37,9 +38,9 @@ _MAX_CONFIG_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """What the parent keeps of a model: its text, and the file's date in Unix seconds."""
+    """What the parent keeps of a model: its text, if it has any, and the file's date in Unix seconds."""
 
-    text: ModelText
+    text: ModelText | None
     created: int
 
 
@@ -54,8 +55,8 @@ class Loader(Protocol):
         """Reads what the parent needs; not the weights. Raises HeadwayError."""
         ...
 
-    async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
-        """Starts a worker that waits for its Load. Raises OSError."""
+    async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
+        """Starts what will run it, and waits for its Load. Raises OSError, InvalidConfig."""
         ...
 
     def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
@@ -83,9 +84,11 @@ class ProcessLoader:
         """In a thread: a big vocabulary takes a tenth of a second."""
         return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
-    async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
-        """With this interpreter."""
-        return await start_process(name, receiver)
+    async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
+        """A process of this interpreter."""
+        client = make_worker_client(name, settings)
+        client.attach(await start_process(name, client))
+        return client
 
     def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
         """The engine's config as the predictor's options. An encoder has another predictor, unless one was named."""
@@ -96,24 +99,41 @@ class ProcessLoader:
         return wire.Load(predictor=predictor, source=str(path), options=asdict(model.engine))
 
 
+def make_worker_client(name: str, settings: ClientSettings) -> WorkerClient:
+    """A client without a channel."""
+    return WorkerClient(
+        name,
+        limits=settings.limits,
+        stall_timeout_s=settings.stall_timeout_s,
+        clock=settings.clock,
+        max_queued=settings.max_queued,
+        on_lost=settings.on_lost,
+        on_loading=settings.on_loading,
+    )
+
+
 def open_model(model: ModelConfig, path: Path, opened: "Checkpoint | None" = None) -> OpenedModel:
-    """The text of the checkpoint at `path`, which may be open. Blocks; raises ModelError, InvalidConfig."""
+    """The checkpoint at `path`, which may be open. Blocks; raises ModelError, InvalidConfig."""
     from headway.checkpoint.checkpoint import open_checkpoint
 
     checkpoint = opened or open_checkpoint(path)
+    return OpenedModel(make_text(model.text, checkpoint, path), checkpoint.created)
+
+
+def make_text(settings: TextConfig, checkpoint: "Checkpoint", path: Path) -> ModelText:
+    """The text of an open checkpoint. Blocks; raises ModelError, InvalidConfig."""
     encoder = make_encoder_text(checkpoint.shape)
     if encoder is not None:
-        _check_encoder_settings(model.text, path)
+        _check_encoder_settings(settings, path)
     tokenizer = make_tokenizer(checkpoint.text)
-    template = make_chat_template(checkpoint.text, model.text.chat_template)
-    text = ModelText(
+    template = make_chat_template(checkpoint.text, settings.chat_template)
+    return ModelText(
         tokenizer=tokenizer,
         chat_template=template,
-        generation_defaults=read_generation_defaults(checkpoint.text, model.text.generation_config),
+        generation_defaults=read_generation_defaults(checkpoint.text, settings.generation_config),
         encoder=encoder,
-        output=OutputStyle() if encoder is not None else make_output_style(model.text, template, tokenizer),
+        output=OutputStyle() if encoder is not None else make_output_style(settings, template, tokenizer),
     )
-    return OpenedModel(text, checkpoint.created)
 
 
 def make_output_style(text: TextConfig, template: ChatTemplate | None, tokenizer: Tokenizer) -> OutputStyle:

@@ -6,14 +6,16 @@ from typing import Any
 
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
+from headway.core.infer import Inferred, InferRequest
 from headway.core.request import GenerateRequest, Prompt
-from headway.errors import InvalidConfig, ModelNotFound, ModelNotReady
+from headway.errors import InvalidConfig, ModelNotFound, ModelNotReady, UnsupportedFeature
 from headway.observe.clock import Clock, SystemClock
 from headway.service.encoding import embed, score
 from headway.service.events import Drain, Keep
 from headway.service.loader import Loader, ProcessLoader
 from headway.service.protocol import ModelCard, ModelState
 from headway.service.residents import Residents, ServedModel
+from headway.worker.client import WorkerClient
 from headway.worker.prompt import prepare_request, tokenize_prompt
 from headway.worker.stream import RequestStream
 from headway.worker.trace import make_trace
@@ -72,14 +74,14 @@ class LocalService:
         while True:
             lease = await self._residents.lease(model, deadline)
             try:
-                lease.client.check_room(request.sampling.n)  # before the work of tokenising
-                opened = await self._residents.text(model)
-                prepared = await prepare_request(opened.text, request)
+                worker = lease.worker
+                worker.check_room(request.sampling.n)  # before the work of tokenising
+                prepared = await prepare_request(await self._residents.text(model), request)
             except BaseException:
                 lease.release(False)
                 raise
-            if not lease.client.ended.done():
-                return await lease.client.submit(prepared, lease.release, deadline=deadline)
+            if not worker.ended.done():
+                return await worker.submit(prepared, lease.release, deadline=deadline)
             # It died while the prompt was tokenised: nothing was asked of it, so the next one may be asked.
             lease.release(False)
 
@@ -91,27 +93,45 @@ class LocalService:
         """See the protocol."""
         return await score(self._residents, self._find(request.model), request)
 
+    async def infer(self, request: InferRequest) -> Inferred:
+        """See the protocol."""
+        raise UnsupportedFeature(f"{self._find(request.model).id} takes no tensors", param="model")
+
+    async def signature(self, model: str) -> Mapping[str, Any]:
+        """See the protocol."""
+        raise UnsupportedFeature(f"{self._find(model).id} takes no tensors", param="model")
+
+    async def load(self, model: str) -> ModelCard:
+        """See the protocol."""
+        served = self._find(model)
+        (await self._residents.lease(served)).release(False)
+        return self._make_card(model, served)
+
+    async def unload(self, model: str) -> ModelCard:
+        """See the protocol."""
+        raise UnsupportedFeature(f"{self._find(model).id} can not be unloaded", param="model")
+
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:
         """The ids that generate() would send."""
-        opened = await self._residents.text(self._find(model))
-        return (await tokenize_prompt(opened.text, prompt)).token_ids
+        text = await self._residents.text(self._find(model))
+        return (await tokenize_prompt(text, prompt)).token_ids
 
     async def detokenize(self, model: str, token_ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included."""
-        opened = await self._residents.text(self._find(model))
-        opened.text.tokenizer.check_ids(token_ids, "tokens")
-        return opened.text.tokenizer.decode(token_ids)
+        text = await self._residents.text(self._find(model))
+        text.tokenizer.check_ids(token_ids, "tokens")
+        return text.tokenizer.decode(token_ids)
 
     async def token_texts(self, model: str, token_ids: Sequence[int]) -> list[str]:
         """Each id decoded on its own."""
-        opened = await self._residents.text(self._find(model))
-        opened.text.tokenizer.check_ids(token_ids, "tokens")
-        return [opened.text.tokenizer.token_text(token_id) for token_id in token_ids]
+        text = await self._residents.text(self._find(model))
+        text.tokenizer.check_ids(token_ids, "tokens")
+        return [text.tokenizer.token_text(token_id) for token_id in token_ids]
 
     async def generation_defaults(self, model: str) -> Mapping[str, Any]:
         """The model's own sampling defaults."""
-        opened = await self._residents.text(self._find(model))
-        return opened.text.generation_defaults
+        text = await self._residents.text(self._find(model))
+        return text.generation_defaults
 
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
         """See the protocol."""
@@ -131,13 +151,14 @@ class LocalService:
         served = next(iter(self._residents.models.values())) if model is None else self._find(model)
         if served.client is None:
             raise ModelNotReady(f"model {served.id} does not run: ask it something first")
+        if not isinstance(served.client, WorkerClient):
+            raise UnsupportedFeature(f"model {served.id} has no steps to record: it does not run on Headway's engine")
         return make_trace(served.id, await served.client.profile(num_steps, timeout_s))
 
     def worker_pids(self) -> Mapping[str, int]:
-        """Process ids of the workers that are ready, by model id."""
+        """Process ids of the workers that are ready, by model id; of several instances the first."""
         clients = {model.id: model.client for model in self._residents.models.values()}
-        pids = {name: client.pid for name, client in clients.items() if client is not None}
-        return {name: pid for name, pid in pids.items() if pid is not None}
+        return {name: client.pids[0] for name, client in clients.items() if client is not None and client.pids}
 
     async def start(self) -> None:
         """Starts the first model; it is kept resident from now on. Again: nothing."""

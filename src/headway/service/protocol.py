@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from headway.config import ModelType
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
+from headway.core.infer import Inferred, InferRequest
 from headway.core.output import PromptOutput, TextDelta, Usage
 from headway.core.request import GenerateRequest, Prompt
 from headway.errors import HeadwayError
@@ -29,7 +31,22 @@ class ModelCard:
     phases: tuple[tuple[str, float], ...] = ()
     """The load so far, for people: each phase (fetch, read, build, warm) and its seconds, the current one last."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What the model's worker told when it became ready (Ready.info): limits, bytes, the memory plan's lines."""
+    """What the model's worker told when it became ready (Ready.info): limits, bytes, the memory plan's lines; of models
+    that take tensors their headway_wire.Signature as plain data."""
+    framework: str = "headway"
+    type: ModelType = "text-generation"
+    version: str = ""
+    description: str = ""
+    kind: Literal["model", "alias", "preset"] = "model"
+    """What `id` is; `model` names what it stands for."""
+    model: str = ""
+    """The id of the model; of a model itself too."""
+    num_bytes: int | None = None
+    """What it is charged with: measured while it is resident, else expected; None: not known yet."""
+    num_leases: int = 0
+    is_pinned: bool = False
+    retry_at_s: float | None = None
+    """Of one that failed: seconds until it is loaded again at the next request."""
 
 
 class GenerateStream(Protocol):
@@ -76,7 +93,7 @@ class GenerateStream(Protocol):
 
 
 class Service(Protocol):
-    """Many models (one, for now) behind one door."""
+    """Many models behind one door."""
 
     def models(self) -> list[ModelCard]:
         """Those that may be asked for."""
@@ -96,6 +113,26 @@ class Service(Protocol):
 
     async def score(self, request: ScoreRequest) -> Scored:
         """A score of each pair. Raises as embed()."""
+        ...
+
+    async def infer(self, request: InferRequest) -> Inferred:
+        """Tensors or a value to the model and back; loads it if need be.
+
+        Raises as generate(); InvalidRequest for a wrong name, datatype or shape; UnsupportedFeature for a model that takes
+        none.
+        """
+        ...
+
+    async def signature(self, model: str) -> Mapping[str, Any]:
+        """headway_wire.Signature of a model as plain data; loads it if it was never loaded. Raises as infer()."""
+        ...
+
+    async def load(self, model: str) -> ModelCard:
+        """Makes it resident and returns once it is ready, with its phases. Raises why it can not be."""
+        ...
+
+    async def unload(self, model: str) -> ModelCard:
+        """Takes nothing new for it, waits for its leases, ends its processes; the next request loads it again."""
         ...
 
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import headway_wire as wire
 from headway.config import ModelConfig, PoolConfig, ServerConfig
-from headway.errors import HeadwayError, InternalError, ModelNotReady
+from headway.errors import HeadwayError, InternalError, ModelNotReady, UnsupportedFeature
 from headway.observe.clock import Clock
 from headway.service.events import (
     Deny,
@@ -34,6 +34,8 @@ from headway.service.loader import Loader, OpenedModel
 from headway.service.pool import Pool
 from headway.service.residency import Residency
 from headway.worker.client import WorkerClient
+from headway.worker.prompt import ModelText
+from headway.worker.resident import ClientSettings, ResidentClient
 from headway.worker.stream import StreamLimits
 
 logger = logging.getLogger(__name__)
@@ -51,8 +53,8 @@ class ServedModel:
     """Where its files are, once that is known."""
     opening: asyncio.Task[OpenedModel] | None = None
     """Of the last start, or of the first who asked for its text."""
-    client: WorkerClient | None = None
-    """While a worker lives."""
+    client: ResidentClient | None = None
+    """While it is ready."""
     life: asyncio.Task[None] | None = None
     stop_error: HeadwayError | None = None
     """Why the life that ends now was stopped; None: because the place was wanted."""
@@ -77,12 +79,21 @@ class ServedModel:
 class Lease:
     """Keeps a model resident until release(), which must be called once; again: nothing."""
 
-    def __init__(self, residents: "Residents", grant: Grant, model: ServedModel, client: WorkerClient) -> None:
+    def __init__(self, residents: "Residents", grant: Grant, model: ServedModel, client: ResidentClient) -> None:
         self.model = model
         self.client = client
         self._residents = residents
         self._grant = grant
         self._is_released = False
+
+    @property
+    def worker(self) -> WorkerClient:
+        """The client of a process that speaks tokens. Raises UnsupportedFeature where it speaks none."""
+        if not isinstance(self.client, WorkerClient):
+            raise UnsupportedFeature(
+                f"{self.model.id} is a model of type {self.model.config.type}: it generates no tokens", param="model"
+            )
+        return self.client
 
     def release(self, has_served: bool) -> None:
         """`has_served`: the worker did what was asked."""
@@ -145,11 +156,20 @@ class Residents:
             if timer is not None:
                 timer.cancel()
 
-    async def text(self, model: ServedModel) -> OpenedModel:
-        """Its text, opened now if nobody did before. Raises why it can not be opened.
+    async def text(self, model: ServedModel) -> ModelText:
+        """Its text, opened now if nobody did before. Raises why it can not be opened, UnsupportedFeature for a model
+        that has none."""
+        text = (await self._opened(model)).text
+        if text is None:
+            raise UnsupportedFeature(
+                f"{model.id} is a model of type {model.config.type}: it has no tokens; ask it by /predict or "
+                f"/v2/models/{model.id}/infer",
+                param="model",
+            )
+        return text
 
-        A failure stays until the pool starts the model again, or, where the pool never had it, until somebody asks.
-        """
+    async def _opened(self, model: ServedModel) -> OpenedModel:
+        """A failure stays until the pool starts it again, or, where the pool never had it, until somebody asks."""
         opened = model.opened
         if opened is not None:
             return opened
@@ -252,8 +272,7 @@ class Residents:
         self._enter_phase(model, "fetch", None)
         path = await self._resolve(model)
         model.opening = asyncio.create_task(self._loader.open(model.config, path))
-        client = WorkerClient(
-            model.id,
+        settings = ClientSettings(
             limits=self._limits,
             stall_timeout_s=self._stall_timeout_s,
             clock=self._clock,
@@ -261,7 +280,7 @@ class Residents:
             on_lost=lambda: self.pool.post(WorkerLost(model.id, generation)),
             on_loading=lambda loading: self._enter_phase(model, loading.phase, loading.fraction),
         )
-        client.attach(await self._loader.start(model.config, model.id, client))
+        client = await self._loader.connect(model.config, model.id, settings)
         try:
             ready = await self._load(client, self._loader.load_message(model.config, path), model.opening)
             self._end_phase(model)
@@ -273,7 +292,7 @@ class Residents:
             await client.close()
             model.totals = _add_totals(client.stats(), model.totals)
 
-    async def _load(self, client: WorkerClient, message: wire.Load, opening: asyncio.Task[OpenedModel]) -> wire.Ready:
+    async def _load(self, client: ResidentClient, message: wire.Load, opening: asyncio.Task[OpenedModel]) -> wire.Ready:
         """Waits for both the worker and the text; the first that fails ends it."""
         loading = asyncio.create_task(client.load(message))
         try:

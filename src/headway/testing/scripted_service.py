@@ -17,14 +17,14 @@ import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.errors import InvariantBroken, ModelNotReady
 from headway.observe.clock import Clock
-from headway.service.loader import OpenedModel
+from headway.service.loader import OpenedModel, make_worker_client
 from headway.service.local import LocalService
 from headway.testing.script import Script
 from headway.testing.scripted_engine import GATE_PREFIX, ScriptedPredictor
 from headway.testing.scripted_text import make_text
 from headway.testing.thread_worker import ThreadWorker
-from headway.worker.channel import Channel, Receiver
 from headway.worker.process import WorkerProcess, start_process
+from headway.worker.resident import ClientSettings, ResidentClient
 
 PREDICTOR = "headway.testing.scripted_engine:ScriptedPredictor"
 _POLL_S = 0.002
@@ -48,13 +48,15 @@ class ScriptedLoader:
         """The script's text."""
         return OpenedModel(make_text(self.scripts[model.source]), created=1)
 
-    async def start(self, model: ModelConfig, name: str, receiver: Receiver) -> Channel:
+    async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
         """A thread or a process."""
+        client = make_worker_client(name, settings)
         if self._is_in_process:
-            self.workers[name] = ThreadWorker(name, receiver)
+            self.workers[name] = ThreadWorker(name, client)
         else:
-            self.workers[name] = await start_process(name, receiver)
-        return self.workers[name]
+            self.workers[name] = await start_process(name, client)
+        client.attach(self.workers[name])
+        return client
 
     def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
         """The script as plain data."""

@@ -191,6 +191,11 @@ class WorkerClient:
         return None if self._channel is None else self._channel.pid
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """Of its process, if it has one of its own."""
+        return () if self.pid is None else (self.pid,)
+
+    @property
     def num_open(self) -> int:
         """Requests for which the worker still owes something."""
         return len(self._open)

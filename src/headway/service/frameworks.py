@@ -1,0 +1,56 @@
+"""What a model's framework means: what runs it, and where. One row a framework.
+
+engine   a process that speaks tokens (Submit, Step): the language models and encoders of Headway, vLLM embedded
+infer    a process that speaks tensors and values (Infer, Outputs): headway_wire.serve around a predictor
+remote   an object in the server that calls another server
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.config import ModelConfig, ModelType
+from headway.errors import InvalidConfig
+
+Kind = Literal["engine", "infer", "remote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """How models of it are run."""
+
+    kind: Kind
+    predictor: str
+    """module:Class; of a remote one the client's class."""
+    default_type: ModelType
+    extra: str | None = None
+    """headway[extra] installs what it needs; None: nothing more."""
+
+
+FRAMEWORKS: Mapping[str, Framework] = {
+    "headway": Framework("engine", ModelConfig(source="").predictor, "text-generation"),
+    "python": Framework("infer", "headway.predictors.python:PythonPredictor", "python"),
+    "onnx": Framework("infer", "headway.predictors.onnx:OnnxPredictor", "tensor", "onnx"),
+    "torch": Framework("infer", "headway.predictors.torch:TorchPredictor", "tensor", "torch"),
+    "torchvision": Framework(
+        "infer", "headway.predictors.torchvision:TorchvisionPredictor", "image-classification", "vision"
+    ),
+    "transformers": Framework(
+        "infer", "headway.predictors.transformers:TransformersPredictor", "text-classification", "transformers"
+    ),
+    "tensorflow": Framework("infer", "headway.predictors.tensorflow:TensorflowPredictor", "tensor"),
+    "vllm": Framework("engine", "headway.predictors.vllm:VllmPredictor", "text-generation", "vllm"),
+    "triton": Framework("remote", "headway.service.remote.triton:TritonClient", "tensor"),
+    "openai": Framework("remote", "headway.service.remote.openai:OpenAIClient", "text-generation"),
+}
+"""By the name in a catalog."""
+
+
+def framework_of(name: str) -> Framework:
+    """Raises InvalidConfig that lists those there are."""
+    found = FRAMEWORKS.get(name)
+    if found is None:
+        raise InvalidConfig(
+            f"framework is {name[:100]!r}; it must be one of {', '.join(FRAMEWORKS)}", param="framework"
+        )
+    return found

@@ -1,7 +1,8 @@
 """What runs a model that is no language model: the contract between headway_wire.serve and a framework's file.
 
 A predictor's module imports the standard library, msgspec, numpy, headway_wire and its framework, and nothing of
-Headway: it runs in interpreters where Headway is not installed. The class is made without arguments; one thread calls it.
+Headway: it runs in interpreters where Headway is not installed. The class is made without arguments, and one thread
+calls it.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Sequence

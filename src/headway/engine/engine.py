@@ -37,7 +37,8 @@ from headway.engine.constrained import ConstrainedOutput
 from headway.engine.constraint import is_constraining
 from headway.engine.endings import ending_of_token, make_preemption_limit
 from headway.engine.gauges import COUNTERS, read_gauges, read_grammars
-from headway.engine.grammars import CompiledGrammar, Grammars
+from headway.engine.compiled_grammar import CompiledGrammar
+from headway.engine.grammars import Grammars
 from headway.engine.masks import MaskFiller
 from headway.engine.meter import EngineMeter
 from headway.engine.profile import RecordedRunner
@@ -128,7 +129,7 @@ class Engine:
             max_total_tokens = check_submit(submit, self.limits)
             grammar = self._ask_grammar(submit.sampling.constraint)
             if grammar is not None and not grammar.is_done:
-                self._waiting_room.add(Guest(submit, max_total_tokens, grammar))
+                self._waiting_room.add(Guest(submit, max_total_tokens, grammar, self._now()))
                 return None
             return self._accept(submit, max_total_tokens, grammar)
         except HeadwayError as error:

@@ -1,9 +1,11 @@
 """Grammars: constraints' grammars compiled in side threads and kept, so that nobody who runs waits for one.
 
 A grammar that is asked for is a CompiledGrammar at once, and done some time later: its owner looks again between steps.
-The model's tokens are made for the first one, in the same threads. What failed is kept too: who sends it again gets the
-same words for nothing. A grammar whose compiling nothing bounds is tried in a process first (grammar_trial), and others
-do not wait behind it.
+What failed is kept too: who sends it again gets the same words for nothing. A grammar whose compiling nothing bounds is
+tried in a process first (grammar_trial), and others do not wait behind it.
+
+The model's tokens are made for the first grammar, in the same threads, and the process is started for the first that is
+tried; or both before, where many are served: making the tokens holds the interpreter lock, which streams would feel.
 """
 
 import contextlib
@@ -17,94 +19,26 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
-import llguidance
-
+from headway.engine.compiled_grammar import MAX_WAIT_S, CompiledGrammar, make_late
+from headway.engine.constraint_tokens import ConstraintTokens
 from headway.engine.grammar_trial import GrammarTrial
-from headway.engine.trial_messages import TrialVocabulary
-from headway.errors import HeadwayError, InternalError, InvalidRequest, InvariantBroken, QueueFull
-from headway.text.constrained_vocabulary import encode_piece, make_llguidance_tokenizer
+from headway.errors import HeadwayError, InternalError, InvariantBroken, QueueFull
 from headway.text.grammar_compiler import compile_grammar, needs_trial
 from headway.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-MAX_COMPILE_S = 2.0
-"""Whoever waits longer for a grammar that is being compiled is refused."""
 MAX_TRIAL_S = 1.2
-"""Of it, for a grammar that is tried first. With the start of the process that tries it, it is answered in time."""
-MAX_QUEUED_S = 30.0
-"""... and who waits so long for its turn."""
+"""For a grammar that is tried, by the clock."""
 MAX_KEPT = 64
 """Grammars: a usual one takes 0.1 MB and is compiled anew in 3 ms, and the largest grow to some 50 MB while they are
 followed (grammar_compiler.LIMITS)."""
 MAX_KEPT_BYTES = 16 * 2**20
 """Of their texts together."""
 NUM_THREADS = 2
-_NICENESS = 10
-"""Side threads give way to those that compute."""
-
-
-class ConstraintTokens:
-    """A model's tokens, for texts that are not sampled."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.llguidance = make_llguidance_tokenizer(tokenizer)
-        self._tokenizer = tokenizer
-
-    def for_trial(self) -> TrialVocabulary:
-        """What a process that tries grammars has to know of them."""
-        tokenizer = self._tokenizer
-        return TrialVocabulary(
-            tokens=[tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)],
-            end_token_ids=sorted(tokenizer.end_token_ids),
-            special_token_ids=sorted(tokenizer.special_token_ids),
-        )
-
-    def bytes_of(self, token_id: int) -> bytes:
-        """What a token adds to the text, control tokens too."""
-        return self._tokenizer.token_bytes(token_id)
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text in the middle of an answer; control tokens by their names."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False, parse_special=True)
-        if b"".join(map(self.bytes_of, ids)) == text.encode():
-            return ids
-        return encode_piece(self._tokenizer, text)
-
-    def encode_bytes(self, data: bytes) -> list[int]:
-        """Ids of bytes that may be no whole characters."""
-        return list(self.llguidance.tokenize_bytes(data))
-
-
-class CompiledGrammar:
-    """A grammar, or a vocabulary alone where its text is empty. Written by a side thread, `is_done` last."""
-
-    def __init__(self, text: str, asked_s: float) -> None:
-        self.text = text
-        self.num_bytes = len(text.encode())
-        self.tokens: ConstraintTokens | None = None
-        self.matcher: llguidance.LLMatcher | None = None
-        """At its beginning; only ever copied. None where the text is empty."""
-        self.error: HeadwayError | None = None
-        self.started_s: float | None = None
-        self.is_done = False
-        self._asked_s = asked_s
-
-    def refusal(self, now_s: float) -> HeadwayError | None:
-        """Why it cannot be had, or not in time; None: it is there, or may still come."""
-        if self.is_done:
-            return self.error
-        if self.started_s is not None and now_s - self.started_s > MAX_COMPILE_S:
-            return InvalidRequest(
-                f"the grammar of {len(self.text)} characters took over {MAX_COMPILE_S:.0f} s to compile: make the "
-                "schema, the expression or the grammar smaller",
-                param="structured_outputs",
-            )
-        if self.started_s is None and now_s - self._asked_s > MAX_QUEUED_S:
-            return QueueFull(
-                f"the grammar was not compiled within {MAX_QUEUED_S:.0f} s, others' were before it: try again later"
-            )
-        return None
+_NICENESS = 5
+"""Side threads, and the process that one of them starts, give way to those that compute: beside threads that never rest
+they still get a quarter of a core, and what is bounded is done in time."""
 
 
 class Grammars:
@@ -119,12 +53,15 @@ class Grammars:
         self._now = now
         self._tokens: ConstraintTokens | None = None
         self._tokens_lock, self._lock = threading.Lock(), threading.Lock()
+        self._preparing: threading.Thread | None = None
         self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._num_kept_bytes = 0
         self._pool = ThreadPoolExecutor(NUM_THREADS, "grammars", initializer=_give_way)
         self._trials = ThreadPoolExecutor(1, "grammar-trials", initializer=_give_way)
         self._trial = GrammarTrial()
         """The one thread's own."""
+        self._has_idle_trial = False
+        """Its process was started before it was needed, and knows no tokens yet."""
         self.num_asked = 0
         self.num_hits = 0
         """Of those asked: found, done or on their way."""
@@ -133,14 +70,32 @@ class Grammars:
         self.compile_s = 0.0
         """Spent in compiling."""
 
+    def begin_preparing(self) -> None:
+        """Begins to make the model's tokens, beside a load."""
+        self._preparing = threading.Thread(target=self._prepare, name="grammar-tokens", daemon=True)
+        self._preparing.start()
+
+    def finish_preparing(self) -> None:
+        """Waits for the tokens, and starts the process that tries grammars, which gets ready while nobody waits for it.
+        What fails here is told to whoever asks for a grammar."""
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+            self._has_idle_trial = True
+            self._trials.submit(self._start_trial)
+
     def ask(self, text: str) -> CompiledGrammar:
         """The grammar of this text, done or on its way; "": the tokens alone. Never waits."""
+        if self._has_idle_trial:
+            self._has_idle_trial = False
+            self._trials.submit(self._make_trial_ready)
         self.num_asked += 1
         key = sha256(text.encode()).digest()
         found = self._kept.get(key)
-        if found is not None and not isinstance(found.error, InternalError):
+        if found is not None and found.is_kept:
             self.num_hits += 1
             self._kept.move_to_end(key)
+            found.asked_s = self._now()
             return found
         if found is not None:
             self._drop(key)  # what failed was not the grammar
@@ -149,7 +104,7 @@ class Grammars:
         if needs_trial(text):
             self._trials.submit(self._try, grammar)
         else:
-            self._pool.submit(self._compile, grammar)
+            self._pool.submit(self._compile, grammar, is_tried=False)
         self._make_room()
         return grammar
 
@@ -166,27 +121,45 @@ class Grammars:
         self._trial.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _prepare(self) -> None:
+        with contextlib.suppress(Exception):
+            self._make_tokens()
+
+    def _start_trial(self) -> None:
+        with contextlib.suppress(HeadwayError):
+            self._trial.start()
+
+    def _make_trial_ready(self) -> None:
+        with contextlib.suppress(Exception):
+            self._trial.make_ready(self._make_tokens().for_trial)
+
     def _try(self, grammar: CompiledGrammar) -> None:
         """In the thread of trials. What passes is compiled."""
         with self._settling(grammar):
+            self._check_wanted(grammar)
             self._trial.start()  # beside the tokens
             self._trial.make_ready(self._make_tokens().for_trial)
-            grammar.started_s = self._now()
             self._trial.check(grammar.text, MAX_TRIAL_S)
-            self._pool.submit(self._compile, grammar)
+            self._pool.submit(self._compile, grammar, is_tried=True)
 
-    def _compile(self, grammar: CompiledGrammar) -> None:
+    def _compile(self, grammar: CompiledGrammar, *, is_tried: bool) -> None:
         """In a side thread."""
         with self._settling(grammar):
+            if not is_tried:
+                self._check_wanted(grammar)
             grammar.tokens = self._make_tokens()
-            if grammar.started_s is None:
-                grammar.started_s = self._now()
+            grammar.begin_compiling()
             started_s = self._now()
             if grammar.text:
                 grammar.matcher = compile_grammar(grammar.tokens.llguidance, grammar.text)
             with self._lock:
                 self.compile_s += self._now() - started_s
             grammar.is_done = True
+
+    def _check_wanted(self, grammar: CompiledGrammar) -> None:
+        """Raises QueueFull where nobody waits for it any more: the turn of others comes the sooner."""
+        if self._now() - grammar.asked_s > MAX_WAIT_S:
+            raise make_late(grammar.text)
 
     @contextlib.contextmanager
     def _settling(self, grammar: CompiledGrammar) -> Iterator[None]:
@@ -200,7 +173,7 @@ class Grammars:
             grammar.error = InternalError(f"compiling the grammar failed: {type(error).__name__}")
         if grammar.error is not None:
             with self._lock:
-                self.num_refused += 1
+                self.num_refused += not isinstance(grammar.error, QueueFull)
             grammar.is_done = True
 
     def _make_tokens(self) -> ConstraintTokens:

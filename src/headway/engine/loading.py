@@ -57,12 +57,15 @@ MAX_BLOCK_SIZE = 1024
 _WARM_UP_TOKENS = 8
 
 
-def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Engine, dict[str, Any]]:
+def load_engine(
+    source: Path, config: EngineConfig, report: Report, *, prepares_grammars: bool = False
+) -> tuple[Engine, dict[str, Any]]:
     """Loads; blocks. The engine, and the facts for Ready.info.
 
     Args:
         source: a GGUF file or a Hugging Face folder.
         report: called at each phase, and at most ten times a second while weights are read.
+        prepares_grammars: what constrained answers need is made beside the weights, and not for the first of them.
 
     Raises:
         UnsupportedModel, CorruptCheckpoint, TensorMismatch: the model's files.
@@ -80,6 +83,9 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     weights, unmatched = match_weights(program, checkpoint, config)
     part = make_part(program, weights, 0, config.tensor_parallel_size)
     plan, capacity = _plan(part.program, checkpoint, weights, config)
+    grammars = Grammars(functools.partial(make_tokenizer, checkpoint.text))
+    if prepares_grammars:
+        grammars.begin_preparing()
     progress.tell("read", 0.0)
     reported = RankPart(part.program, ReportedWeights(part.weights, progress))
     executor = _make_executor(reported, plan, capacity, _make_rank_load(source, plan, config))
@@ -89,10 +95,11 @@ def load_engine(source: Path, config: EngineConfig, report: Report) -> tuple[Eng
     started_at = time.perf_counter()
     num_warm = _warm_up(executor, plan)
     warm_s = time.perf_counter() - started_at
-    engine = _make_engine(executor, checkpoint, config, plan)
+    engine = _make_engine(executor, checkpoint, config, plan, grammars)
     engine.step_time.position_cost = position_cost(program)
     engine.step_time.note(num_warm, warm_s)
     num_pinned = pin_warm_prefixes(engine, config, checkpoint.text)
+    grammars.finish_preparing()
     return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s, num_pinned)
 
 
@@ -162,7 +169,9 @@ def _make_rank_load(source: Path, plan: MemoryPlan, config: EngineConfig) -> Ran
     )
 
 
-def _make_engine(executor: Executor, checkpoint: Checkpoint, config: EngineConfig, plan: MemoryPlan) -> Engine:
+def _make_engine(
+    executor: Executor, checkpoint: Checkpoint, config: EngineConfig, plan: MemoryPlan, grammars: Grammars
+) -> Engine:
     sampler = Sampler(
         max_num_seqs=config.max_num_seqs,
         vocab_size=executor.vocab_size,
@@ -181,7 +190,7 @@ def _make_engine(executor: Executor, checkpoint: Checkpoint, config: EngineConfi
         config=config,
         max_model_len=plan.max_model_len,
         end_token_ids=checkpoint.text.end_token_ids,
-        grammars=Grammars(functools.partial(make_tokenizer, checkpoint.text)),
+        grammars=grammars,
     )
 
 

@@ -26,15 +26,16 @@ from headway.engine.trial_messages import (
     read_to_trial,
     read_verdict,
 )
-from headway.errors import HeadwayError, InternalError, InvalidRequest, InvariantBroken
+from headway.errors import HeadwayError, InternalError, InvalidRequest, InvariantBroken, QueueFull
 from headway.observe.processes import describe_exit, die_with_parent, serve_parent
 from headway.text.grammar_compiler import ANY_PARAM, compile_grammar
 
 MAX_TRIAL_CPU_S = 0.9
 """Of a grammar: compiled here and again where it is used, it is done within two seconds."""
+MIN_TRIAL_CPU_S = 0.25
+"""What takes less and is not done in time had too little of the processor, and may be small."""
 MAX_TRIAL_BYTES = 256 * 2**20
 """Of memory, beside what the process has before."""
-_NICENESS = 10
 
 
 class _Tokens:
@@ -93,7 +94,10 @@ def try_grammar(tokenizer: llguidance.LLTokenizer, grammar: TrialGrammar) -> Ver
         if is_late:
             os.kill(copy, signal.SIGKILL)
         answer = told.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    _, status, usage = os.wait4(copy, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if is_late and usage.ru_utime + usage.ru_stime < MIN_TRIAL_CPU_S:
+        return _late(grammar.text, grammar.timeout_s)
     if is_late:
         return _too_large(grammar.text, f"within {grammar.timeout_s:g} s")
     if code == -signal.SIGPROF:
@@ -109,7 +113,6 @@ def _compile(tokenizer: llguidance.LLTokenizer, text: str, writer: int) -> NoRet
     """In the copy. Whatever happens, it ends here."""
     try:
         die_with_parent()
-        os.nice(_NICENESS)  # those that compute come first
         _limit_memory()
         signal.setitimer(signal.ITIMER_PROF, MAX_TRIAL_CPU_S)  # its signal is not handled, and so ends the process
         try:
@@ -139,6 +142,14 @@ def _too_large(text: str, limit: str) -> Verdict:
         f"{ANY_PARAM} is a grammar of {len(text)} characters that cannot be compiled {limit}: make its repetitions "
         "shorter, or let its terminals name fewer others",
         param=ANY_PARAM,
+    )
+    return Verdict(error.to_wire())
+
+
+def _late(text: str, timeout_s: float) -> Verdict:
+    error = QueueFull(
+        f"the grammar of {len(text)} characters could not be compiled within {timeout_s:g} s, for the machine is busy: "
+        "send the request again"
     )
     return Verdict(error.to_wire())
 

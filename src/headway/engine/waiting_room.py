@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import headway_wire as wire
-from headway.engine.grammars import CompiledGrammar
+from headway.engine.compiled_grammar import CompiledGrammar
 from headway.errors import HeadwayError
 
 POLL_S = 0.002
@@ -18,6 +18,8 @@ class Guest:
     submit: wire.Submit
     max_total_tokens: int
     grammar: CompiledGrammar
+    since_s: float
+    """When its Submit came."""
 
 
 class WaitingRoom:
@@ -53,7 +55,10 @@ class WaitingRoom:
         settled = [guest for guest in self._guests.values() if self._is_settled(guest)]
         for guest in settled:
             del self._guests[guest.submit.request_id]
-        return [(guest, guest.grammar.refusal(self._now())) for guest in settled]
+        return [(guest, self._refusal(guest)) for guest in settled]
 
     def _is_settled(self, guest: Guest) -> bool:
-        return guest.grammar.is_done or guest.grammar.refusal(self._now()) is not None
+        return guest.grammar.is_done or self._refusal(guest) is not None
+
+    def _refusal(self, guest: Guest) -> HeadwayError | None:
+        return guest.grammar.refusal(self._now() - guest.since_s)

@@ -60,6 +60,15 @@ class TimedPredictor(Protocol):
         ...
 
 
+@runtime_checkable
+class PreparingPredictor(Protocol):
+    """What a Predictor has too where requests may need what can be made with the load."""
+
+    def prepare(self) -> None:
+        """Called before load() in a process that serves many: what the first such request would make is made then."""
+        ...
+
+
 class LoadedEngine(Protocol):
     """What an engine has that a predictor may stand before."""
 

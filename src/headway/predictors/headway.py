@@ -18,9 +18,18 @@ from headway.predictors.base import EnginePredictor, Report
 class HeadwayPredictor(EnginePredictor[Engine]):
     """A large language model on Headway's engine. `options` are EngineConfig's fields."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._serves_many = False
+
+    def prepare(self) -> None:
+        """See predictors.base.PreparingPredictor: grammars'."""
+        self._serves_many = True
+
     def load(self, source: str, options: dict[str, Any], report: Report) -> wire.Ready:
         """See predictors.base.Predictor; raises as load_engine."""
-        engine, info = load_engine(Path(source), make_engine_config(options), report)
+        config = make_engine_config(options)
+        engine, info = load_engine(Path(source), config, report, prepares_grammars=self._serves_many)
         self._engine = engine
         return wire.Ready(info=info)
 

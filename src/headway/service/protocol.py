@@ -118,8 +118,8 @@ class Service(Protocol):
     async def infer(self, request: InferRequest) -> Inferred:
         """Tensors or a value to the model and back; loads it if need be.
 
-        Raises as generate(); InvalidRequest for a wrong name, datatype or shape; UnsupportedFeature for a model that takes
-        none.
+        Raises as generate(); InvalidRequest for a wrong name, datatype or shape; UnsupportedFeature for a model that
+        takes none.
         """
         ...
 

@@ -26,7 +26,7 @@ from headway.errors import (
     OutOfMemory,
     UnsupportedFeature,
 )
-from headway.predictors.base import Predictor, ProfiledPredictor, TimedPredictor
+from headway.predictors.base import Predictor, PreparingPredictor, ProfiledPredictor, TimedPredictor
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +95,20 @@ class OpenRequests:
 
 
 class WorkerLoop:
-    """One predictor from its Load to its end; run() blocks for its whole life and is called once."""
+    """One predictor from its Load to its end; run() blocks for its whole life and is called once.
 
-    def __init__(self, inbox: Inbox, send: Send, *, now: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        serves_many: this is a process of its own, and streams must not feel what others' first requests need.
+    """
+
+    def __init__(
+        self, inbox: Inbox, send: Send, *, serves_many: bool = False, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.predictor: Predictor | None = None
         """Once it is found."""
         self._inbox = inbox
         self._send_up = send
+        self._serves_many = serves_many
         self._now = now
         self._open = OpenRequests()
         self._last_stats_at = now()
@@ -131,6 +138,8 @@ class WorkerLoop:
         if not isinstance(message, wire.Load):
             raise InvariantBroken(f"the first message is {type(message).__name__}, it must be Load")
         self.predictor = find_predictor(message.predictor)
+        if self._serves_many and isinstance(self.predictor, PreparingPredictor):
+            self.predictor.prepare()
         self._send_up(self.predictor.load(message.source, dict(message.options), self._send_up))
         return self.predictor
 

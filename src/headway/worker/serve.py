@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     worker = SocketWorker(connection)
     worker.start()
     import_ahead(options.modules)
-    exit_code = WorkerLoop(worker.inbox, worker.send).run()
+    exit_code = WorkerLoop(worker.inbox, worker.send, serves_many=True).run()
     worker.flush()
     return exit_code
 

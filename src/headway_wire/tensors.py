@@ -67,7 +67,7 @@ def unpack_bytes(data: bytes) -> List[bytes]:
         length = struct.unpack_from("<I", data, start)[0] if end <= len(data) else 0
         if end + length > len(data):
             raise ValueError(
-                f"element {len(elements)} of a BYTES tensor begins at byte {start} and ends behind the {len(data)} there are"
+                f"element {len(elements)} of a BYTES tensor begins at byte {start} and ends behind its {len(data)}"
             )
         elements.append(bytes(data[end : end + length]))
         start = end + length

@@ -14,11 +14,11 @@ from tests.engine.tiny_rig import TinyRig, make_engine, regex_grammar, right_ans
 
 import headway_wire as wire
 from headway.core.structured import StructuredOutputs
-from headway.engine import grammar_trial
+from headway.engine import compiled_grammar, grammar_trial, grammars
 from headway.engine.engine import Engine
 from headway.engine.grammar_trial import GrammarTrial
 from headway.engine.trial_messages import TrialVocabulary
-from headway.errors import InternalError, InvalidRequest
+from headway.errors import InternalError, InvalidRequest, QueueFull
 from headway.testing.tiny_model import write_tiny_model
 from headway.text.grammar_compiler import needs_trial
 from headway.text.structured import structured_grammar
@@ -50,7 +50,11 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.close()
 
 
-def test_explosive_grammars_are_refused_and_nobody_waits_behind_them(engine: Engine) -> None:
+def test_explosive_grammars_are_refused_and_nobody_waits_behind_them(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammars, "MAX_TRIAL_S", 60)  # what decides is its processor time, on a busy machine too
+    monkeypatch.setattr(compiled_grammar, "MAX_WAIT_S", 60)
     rig = TinyRig(engine)
     rig.submit("plain", "abc", None, max_tokens=200, ignore_eos=True)
     rig.submit("bad", "hello", wire.Constraint(grammar=explosive(400)))
@@ -85,9 +89,19 @@ def test_memory_is_limited(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch)
         trial.check(explosive(100), 60)
 
 
-def test_time_is_limited_by_the_clock_too(trial: GrammarTrial) -> None:
+def test_time_is_limited_by_the_clock_too(trial: GrammarTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = "t.MIN_TRIAL_CPU_S = 0"
+    code = f"from headway.engine import trial_process as t; {limits}; t.serve_parent(t.serve, None)"
+    monkeypatch.setattr(grammar_trial, "COMMAND", (sys.executable, "-c", code))
     trial.make_ready(lambda: VOCABULARY)
     with pytest.raises(InvalidRequest, match=r"cannot be compiled within 0\.05 s"):
+        trial.check(explosive(1000), 0.05)
+    trial.check(WORD, 30)
+
+
+def test_who_had_too_little_of_the_processor_may_come_again(trial: GrammarTrial) -> None:
+    trial.make_ready(lambda: VOCABULARY)
+    with pytest.raises(QueueFull, match=r"could not be compiled within 0\.05 s, for the machine is busy: send"):
         trial.check(explosive(1000), 0.05)
     trial.check(WORD, 30)
 

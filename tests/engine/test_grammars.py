@@ -10,11 +10,13 @@ import pytest
 from tests.engine.tiny_rig import TinyRig, make_engine, regex_grammar, right_answer
 
 import headway_wire as wire
+from headway.config import EngineConfig
 from headway.core.structured import StructuredOutputs
-from headway.engine import grammars, masks
+from headway.engine import compiled_grammar, grammars, masks
 from headway.engine.engine import Engine
 from headway.engine.grammars import Grammars
-from headway.errors import CorruptCheckpoint
+from headway.engine.loading import load_engine
+from headway.errors import CorruptCheckpoint, InvalidRequest, QueueFull
 from headway.predictors.headway import HeadwayPredictor
 from headway.testing.tiny_model import write_tiny_model
 from headway.text.grammar_compiler import compile_grammar
@@ -93,34 +95,106 @@ def test_a_request_that_waits_can_be_ended_and_its_id_is_in_use(rig: TinyRig, ga
     assert rig.engine.stats().values["num_waiting_for_grammars"] == 0
 
 
-def test_a_grammar_that_takes_too_long_is_refused_in_time(
-    rig: TinyRig, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grammars, "MAX_COMPILE_S", 0.02)
+def test_a_grammar_that_computes_too_long_is_refused_in_time(rig: TinyRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    def compile_for_ever(*_: object) -> llguidance.LLMatcher:
+        while not given_up.is_set():
+            sum(range(1000))
+        raise InvalidRequest("at last")
+
+    monkeypatch.setattr(grammars, "compile_grammar", compile_for_ever)
+    monkeypatch.setattr(compiled_grammar, "MAX_WAIT_S", 0.02)
+    monkeypatch.setattr(compiled_grammar, "MAX_COMPILE_CPU_S", 0.01)
+    asked = rig.engine._grammars.ask(DIGITS.grammar)
+    while asked._compiling_s is None or asked._compiling_s() < 0.02:
+        rig.step()
     rig.submit("a", "hello", DIGITS)
     rig.wait("a")
     assert rig.error("a").kind == "InvalidRequest"
-    assert "to compile" in rig.error("a").message
+    assert "took over 0.01 s of processor time to compile: make" in rig.error("a").message
+    assert not given_up.is_set(), "it was not waited for"
+    given_up.set()
+
+
+def test_a_grammar_that_had_no_turn_may_come_again_and_is_no_ones_fault(
+    rig: TinyRig, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_grammar, "MAX_WAIT_S", 0.02)
+    rig.submit("a", "hello", DIGITS)
+    rig.wait("a")
+    assert rig.error("a").kind == "QueueFull"
+    assert "could not be compiled within 0.02 s" in rig.error("a").message
     assert not gate.opened.is_set(), "it was not waited for"
+    monkeypatch.setattr(compiled_grammar, "MAX_WAIT_S", 60)
+    rig.submit("b", "hello", DIGITS)
+    gate.opened.set()
+    rig.run()
+    assert rig.output("b").token_ids == right_answer("hello", "[0-9]{3}").token_ids
+    stats = rig.engine.stats().values
+    assert (stats["grammar_hits_total"], stats["grammar_failures_total"]) == (1, 0), "compiled once"
 
 
-def test_who_waits_too_long_behind_others_may_come_again(
+def test_a_wait_counts_from_its_own_submit(rig: TinyRig, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(rig.engine._waiting_room, "_now", lambda: clock[0])
+    monkeypatch.setattr(rig.engine, "_now", lambda: clock[0])
+    rig.submit("early", "hello", DIGITS)
+    clock[0] = 1.5
+    rig.submit("late", "hello", DIGITS)
+    clock[0] = 1.9
+    rig.step()
+    assert rig.error("early").kind == "QueueFull"
+    assert "late" not in rig.answers
+    clock[0] = 3.4
+    rig.step()
+    assert rig.error("late").kind == "QueueFull"
+
+
+def test_a_grammar_that_nobody_waits_for_any_more_takes_nobodys_turn(
     rig: TinyRig, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate.opened.set()
     rig.submit("first", "hello", DIGITS)  # with which the vocabulary is made
     rig.run()
     gate.opened.clear()
-    monkeypatch.setattr(grammars, "MAX_QUEUED_S", 0.02)
-    for number in range(grammars.NUM_THREADS + 1):
-        rig.submit(str(number), "hello", wire.Constraint(grammar=regex_grammar(f"{number}+")))
-    last = str(grammars.NUM_THREADS)
-    while last not in rig.answers:
-        rig.step()
-    assert rig.error(last).kind == "QueueFull"
+    clock = [0.0]
+    for owner in (rig.engine._waiting_room, rig.engine, rig.engine._grammars):
+        monkeypatch.setattr(owner, "_now", lambda: clock[0])
+    kept = rig.engine._grammars
+    asked = [kept.ask(regex_grammar(f"{number}+")) for number in range(grammars.NUM_THREADS + 1)]
+    clock[0] = 1.9
     gate.opened.set()
-    rig.run()
-    assert all(isinstance(rig.answers[str(number)], wire.Accepted) for number in range(grammars.NUM_THREADS))
+    while not all(grammar.is_done for grammar in asked):
+        threading.Event().wait(0.001)
+    assert [grammar.error is None for grammar in asked] == [True] * grammars.NUM_THREADS + [False]
+    assert isinstance(asked[-1].error, QueueFull)
+    again = kept.ask(asked[-1].text)
+    assert again is not asked[-1]
+    while not again.is_done:
+        threading.Event().wait(0.001)
+    assert again.error is None
+
+
+def test_what_is_prepared_is_there_before_it_is_needed(
+    folder: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load_engine(folder, EngineConfig(max_model_len=64, kv_cache_memory=2**22), print, prepares_grammars=True)[
+        0
+    ]
+    kept = engine._grammars
+    assert kept is not None
+    assert kept._tokens is not None
+    monkeypatch.setattr(grammars, "ConstraintTokens", None)  # they are not made again
+    kept._trials.submit(lambda: None).result(30)
+    child = kept._trial._child
+    assert child is not None
+    assert not child.is_ready, "it has no vocabulary, whose memory is for those who constrain"
+    kept.ask(DIGITS.grammar)
+    kept._trials.submit(lambda: None).result(30)
+    assert child.is_ready
+    assert kept._trial._child is child
+    engine.close()
 
 
 @pytest.mark.parametrize(

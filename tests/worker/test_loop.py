@@ -190,3 +190,29 @@ def test_a_predictor_that_waits_for_the_clock_goes_on_without_a_message(monkeypa
     assert WorkerLoop(inbox, send).run() == 0
     assert kinds(said) == ["Ready", "Stats", "Step", "Stats"]
     assert Clocked.waits == [0.0, None]
+
+
+class Prepared(Clocked):
+    """A predictor that can be told to prepare."""
+
+    told: ClassVar[list[str]] = []
+
+    def prepare(self) -> None:
+        self.told.append("prepare")
+
+    def load(self, source: str, options: dict[str, Any], report: Any) -> wire.Ready:
+        self.told.append("load")
+        return wire.Ready()
+
+
+@pytest.mark.parametrize(("serves_many", "told"), [(True, ["prepare", "load"]), (False, ["load"])])
+def test_what_requests_may_need_is_prepared_where_many_are_served(
+    serves_many: bool, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Prepared.told.clear()
+    inbox = Inbox()
+    monkeypatch.setattr(loop, "find_predictor", lambda name: Prepared())
+    inbox.put(wire.Load(predictor="a:Prepared", source="x"))
+    inbox.put(wire.Shutdown())
+    assert WorkerLoop(inbox, lambda message: None, serves_many=serves_many).run() == 0
+    assert Prepared.told == told

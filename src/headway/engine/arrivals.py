@@ -7,9 +7,9 @@ from collections.abc import Callable
 import headway_wire as wire
 from headway.cache.kv_cache import KVCache
 from headway.core.sequence import Fork, Sequence
+from headway.engine.compiled_grammar import CompiledGrammar
 from headway.engine.constrained import ConstrainedOutput
 from headway.engine.constraint import OutputConstraint
-from headway.engine.compiled_grammar import CompiledGrammar
 from headway.errors import InvariantBroken
 
 

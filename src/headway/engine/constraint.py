@@ -15,8 +15,8 @@ from typing import NamedTuple
 import llguidance
 
 import headway_wire as wire
-from headway.engine.free_text import Found, FreeText
 from headway.engine.compiled_grammar import CompiledGrammar
+from headway.engine.free_text import Found, FreeText
 from headway.errors import InvalidRequest, InvariantBroken
 from headway.text.grammar_compiler import check_matcher
 

@@ -32,12 +32,12 @@ from headway.core.sequence import Sequence, SequenceStatus
 from headway.core.step import StepPlan, StepResult, TokenScores
 from headway.engine.admission import ModelLimits, check_submit
 from headway.engine.arrivals import Arrivals
+from headway.engine.compiled_grammar import CompiledGrammar
 from headway.engine.compute import TokenSampler
 from headway.engine.constrained import ConstrainedOutput
 from headway.engine.constraint import is_constraining
 from headway.engine.endings import ending_of_token, make_preemption_limit
 from headway.engine.gauges import COUNTERS, read_gauges, read_grammars
-from headway.engine.compiled_grammar import CompiledGrammar
 from headway.engine.grammars import Grammars
 from headway.engine.masks import MaskFiller
 from headway.engine.meter import EngineMeter

@@ -5,7 +5,8 @@ What failed is kept too: who sends it again gets the same words for nothing. A g
 tried in a process first (grammar_trial), and others do not wait behind it.
 
 The model's tokens are made for the first grammar, in the same threads, and the process is started for the first that is
-tried; or both before, where many are served: making the tokens holds the interpreter lock, which streams would feel.
+tried; or both before, where many are served: making the tokens holds the interpreter lock, which streams would feel. Of
+their vocabulary the process is told with the first grammar of any kind: who never constrains has not that memory.
 """
 
 import contextlib
@@ -53,7 +54,6 @@ class Grammars:
         self._now = now
         self._tokens: ConstraintTokens | None = None
         self._tokens_lock, self._lock = threading.Lock(), threading.Lock()
-        self._preparing: threading.Thread | None = None
         self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._num_kept_bytes = 0
         self._pool = ThreadPoolExecutor(NUM_THREADS, "grammars", initializer=_give_way)
@@ -61,7 +61,7 @@ class Grammars:
         self._trial = GrammarTrial()
         """The one thread's own."""
         self._has_idle_trial = False
-        """Its process was started before it was needed, and knows no tokens yet."""
+        """Its process is started before it is needed, and knows no tokens."""
         self.num_asked = 0
         self.num_hits = 0
         """Of those asked: found, done or on their way."""
@@ -70,19 +70,11 @@ class Grammars:
         self.compile_s = 0.0
         """Spent in compiling."""
 
-    def begin_preparing(self) -> None:
-        """Begins to make the model's tokens, beside a load."""
-        self._preparing = threading.Thread(target=self._prepare, name="grammar-tokens", daemon=True)
-        self._preparing.start()
-
-    def finish_preparing(self) -> None:
-        """Waits for the tokens, and starts the process that tries grammars, which gets ready while nobody waits for it.
-        What fails here is told to whoever asks for a grammar."""
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
-            self._has_idle_trial = True
-            self._trials.submit(self._start_trial)
+    def prepare(self) -> None:
+        """Has the side threads make the model's tokens and start the process that tries grammars. What fails here is
+        told to whoever asks for a grammar."""
+        self._has_idle_trial = True
+        self._trials.submit(self._prepare)
 
     def ask(self, text: str) -> CompiledGrammar:
         """The grammar of this text, done or on its way; "": the tokens alone. Never waits."""
@@ -124,9 +116,6 @@ class Grammars:
     def _prepare(self) -> None:
         with contextlib.suppress(Exception):
             self._make_tokens()
-
-    def _start_trial(self) -> None:
-        with contextlib.suppress(HeadwayError):
             self._trial.start()
 
     def _make_trial_ready(self) -> None:

@@ -65,7 +65,7 @@ def load_engine(
     Args:
         source: a GGUF file or a Hugging Face folder.
         report: called at each phase, and at most ten times a second while weights are read.
-        prepares_grammars: what constrained answers need is made beside the weights, and not for the first of them.
+        prepares_grammars: what constrained answers need is made once the model is there, and not for the first of them.
 
     Raises:
         UnsupportedModel, CorruptCheckpoint, TensorMismatch: the model's files.
@@ -83,9 +83,6 @@ def load_engine(
     weights, unmatched = match_weights(program, checkpoint, config)
     part = make_part(program, weights, 0, config.tensor_parallel_size)
     plan, capacity = _plan(part.program, checkpoint, weights, config)
-    grammars = Grammars(functools.partial(make_tokenizer, checkpoint.text))
-    if prepares_grammars:
-        grammars.begin_preparing()
     progress.tell("read", 0.0)
     reported = RankPart(part.program, ReportedWeights(part.weights, progress))
     executor = _make_executor(reported, plan, capacity, _make_rank_load(source, plan, config))
@@ -95,11 +92,13 @@ def load_engine(
     started_at = time.perf_counter()
     num_warm = _warm_up(executor, plan)
     warm_s = time.perf_counter() - started_at
+    grammars = Grammars(functools.partial(make_tokenizer, checkpoint.text))
     engine = _make_engine(executor, checkpoint, config, plan, grammars)
     engine.step_time.position_cost = position_cost(program)
     engine.step_time.note(num_warm, warm_s)
     num_pinned = pin_warm_prefixes(engine, config, checkpoint.text)
-    grammars.finish_preparing()
+    if prepares_grammars:  # beside the weights it would take a core from whoever waits for the model
+        grammars.prepare()
     return engine, _make_info(program, config, plan, unmatched, progress.elapsed_s, num_pinned)
 
 

@@ -1,7 +1,10 @@
 """Vectors and scores of texts: a lease on a resident encoder, the texts' ids, and what its worker makes of them."""
 
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
-from headway.service.residents import Residents, ServedModel
+from headway.errors import UnsupportedFeature
+from headway.service.frameworks import run_of
+from headway.service.remote.base import RemoteTextClient
+from headway.service.residents import Lease, Residents, ServedModel
 from headway.worker.embed_prompt import EncoderInputs, prepare_texts
 from headway.worker.prompt import ModelText
 
@@ -10,11 +13,20 @@ async def embed(residents: Residents, model: ServedModel, request: EmbedRequest)
     """A vector of each input. Raises HeadwayError: then nothing runs on and nothing is leased."""
     from headway.worker.scoring import cut_vectors, embed_inputs, embedder_of
 
+    if run_of(model.config).kind == "remote":
+        return await _embed_remotely(await residents.lease(model), request)
     text = await residents.text(model)
     encoder = embedder_of(text)
     encoder.check_dimensions(request.dimensions)
     vectors, counts = await _run(residents, model, text, request, embed_inputs(request))
     return Embedded(cut_vectors(vectors, encoder, request.dimensions), counts)
+
+
+async def _embed_remotely(lease: Lease, request: EmbedRequest) -> Embedded:
+    if isinstance(lease.client, RemoteTextClient):
+        return await lease.client.embed(request, lease.release)
+    lease.release(False)
+    raise UnsupportedFeature(f"{lease.model.id} is a model of type {lease.model.config.type}: it makes no vectors")
 
 
 async def score(residents: Residents, model: ServedModel, request: ScoreRequest) -> Scored:

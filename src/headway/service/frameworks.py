@@ -3,6 +3,8 @@
 engine   a process that speaks tokens (Submit, Step): the language models and encoders of Headway, vLLM embedded
 infer    a process that speaks tensors and values (Infer, Outputs): headway_wire.serve around a predictor
 remote   an object in the server that calls another server
+
+vLLM is run in two ways (run_of): its server, started here or elsewhere, or its engine in a child.
 """
 
 from collections.abc import Mapping
@@ -54,3 +56,13 @@ def framework_of(name: str) -> Framework:
             f"framework is {name[:100]!r}; it must be one of {', '.join(FRAMEWORKS)}", param="framework"
         )
     return found
+
+
+VLLM_SERVER = Framework("remote", "headway.service.remote.vllm:VllmClient", "text-generation", "vllm")
+
+
+def run_of(model: ModelConfig) -> Framework:
+    """What runs this very model. Raises InvalidConfig for a framework that there is not."""
+    if model.framework == "vllm" and model.options.get("mode") != "embedded":
+        return VLLM_SERVER
+    return framework_of(model.framework)

@@ -6,6 +6,7 @@ when the first one is opened.
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig, TextConfig
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
+from headway.service.frameworks import run_of
+from headway.service.remote.base import make_remote
 from headway.text.chat_template import ChatTemplate, make_chat_template
 from headway.text.reasoning import choose_reasoning
 from headway.text.source import TextSource
@@ -76,16 +79,23 @@ class ProcessLoader:
         """In a thread: it may download."""
         from headway.checkpoint.sources import resolve_source
 
+        if run_of(model).kind == "remote":
+            return Path()  # the other server has the files
         if model.source in self._opened:
             return self._opened[model.source].path
         return await asyncio.to_thread(resolve_source, model.source, self._checkpoint)
 
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """In a thread: a big vocabulary takes a tenth of a second."""
+        if run_of(model).kind == "remote":
+            return OpenedModel(text=None, created=int(time.time()))
         return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
     async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
-        """A process of this interpreter."""
+        """A process of this interpreter, or a client of another server."""
+        framework = run_of(model)
+        if framework.kind == "remote":
+            return make_remote(framework, model, name, settings)
         client = make_worker_client(name, settings)
         client.attach(await start_process(name, client))
         return client

@@ -12,12 +12,13 @@ from headway.errors import InvalidConfig, ModelNotFound, ModelNotReady, Unsuppor
 from headway.observe.clock import Clock, SystemClock
 from headway.service.encoding import embed, score
 from headway.service.events import Drain, Keep
+from headway.service.frameworks import run_of
 from headway.service.loader import Loader, ProcessLoader
-from headway.service.protocol import ModelCard, ModelState
+from headway.service.protocol import GenerateStream, ModelCard, ModelState
+from headway.service.remote.base import RemoteTextClient
 from headway.service.residents import Residents, ServedModel
 from headway.worker.client import WorkerClient
 from headway.worker.prompt import prepare_request, tokenize_prompt
-from headway.worker.stream import RequestStream
 from headway.worker.trace import make_trace
 
 _STATES: Mapping[str, ModelState] = {"cold": "cold", "loading": "loading", "ready": "ready", "failed": "failed"}
@@ -67,12 +68,14 @@ class LocalService:
             return True, ""
         return False, "; ".join(self._describe(model) for model in self._residents.models.values())
 
-    async def generate(self, request: GenerateRequest) -> RequestStream:
+    async def generate(self, request: GenerateRequest) -> GenerateStream:
         """A lease, then ids, then the worker's word. Raises HeadwayError: then nothing runs and nothing is leased."""
         model, timeout_s = self._find(request.model), request.sampling.timeout_s
         deadline = None if timeout_s is None else self._clock.now() + timeout_s
         while True:
             lease = await self._residents.lease(model, deadline)
+            if isinstance(lease.client, RemoteTextClient):
+                return await lease.client.generate(request, lease.release, deadline=deadline)
             try:
                 worker = lease.worker
                 worker.check_room(request.sampling.n)  # before the work of tokenising
@@ -129,7 +132,9 @@ class LocalService:
         return [text.tokenizer.token_text(token_id) for token_id in token_ids]
 
     async def generation_defaults(self, model: str) -> Mapping[str, Any]:
-        """The model's own sampling defaults."""
+        """The model's own sampling defaults; of one on another server none: it has its own."""
+        if run_of(self._find(model).config).kind == "remote":
+            return {}
         text = await self._residents.text(self._find(model))
         return text.generation_defaults
 

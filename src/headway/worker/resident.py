@@ -7,9 +7,10 @@ are such. A request is open until its model owes nothing more about it; only the
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import headway_wire as wire
+from headway.core.infer import Inferred, InferRequest
 from headway.errors import HeadwayError
 from headway.observe.clock import Clock
 from headway.worker.stream import StreamLimits
@@ -60,4 +61,19 @@ class ResidentClient(Protocol):
     @property
     def pids(self) -> tuple[int, ...]:
         """Of its processes on this machine."""
+        ...
+
+
+@runtime_checkable
+class TensorClient(Protocol):
+    """A ResidentClient whose model takes tensors or a value."""
+
+    async def infer(
+        self, request: InferRequest, on_settled: Callable[[bool], None], *, deadline: float | None = None
+    ) -> Inferred:
+        """One inference, checked against the signature. Raises HeadwayError.
+
+        `on_settled` is called once, whatever happens, when the model owes nothing more for the request, which may be
+        later than the return where the caller was cancelled; its argument says whether it did what was asked.
+        """
         ...

@@ -1,0 +1,189 @@
+"""Requests joined into one batch of numpy arrays, and answers split again; values of plain numbers as arrays."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import headway_wire as wire
+from headway.predictors.options import invalid_input
+from headway_wire import Infer, Outputs, PredictorError, TensorSpec
+from headway_wire.tensors import NUMPY_NAMES, from_array, to_array
+
+Arrays = dict[str, np.ndarray]
+
+
+def run_batch(
+    requests: Sequence[Infer],
+    prepare: Callable[[Infer], Arrays],
+    compute: Callable[[Arrays], Arrays],
+    answer: Callable[[Infer, Arrays], Outputs],
+) -> list[Outputs]:
+    """An answer to each request, in order; what is wrong with one fails that one alone.
+
+    `prepare` makes the inputs of one request, whose first axes are as long as each other; those that fit together are
+    computed together and each request gets its part of every output (`answer`). A batch of several that fails is
+    computed again one by one: its error may be the fault of one.
+    """
+    answers: dict[int, Outputs] = {}
+    groups: dict[Any, list[tuple[int, Arrays]]] = {}
+    for place, request in enumerate(requests):
+        try:
+            arrays = prepare(request)
+        except PredictorError as error:
+            answers[place] = Outputs(request_id=request.request_id, error=error.error)
+        else:
+            groups.setdefault(_form(arrays), []).append((place, arrays))
+    for group in groups.values():
+        for place, result in zip((place for place, _ in group), _compute_group(group, compute), strict=True):
+            request = requests[place]
+            try:
+                answers[place] = answer(request, result) if isinstance(result, dict) else _failed(request, result)
+            except PredictorError as error:
+                answers[place] = _failed(request, error)
+    return [answers[place] for place in range(len(requests))]
+
+
+def tensors_of_request(request: Infer, inputs: Sequence[TensorSpec]) -> Arrays:
+    """The request's tensors by name. Optional inputs that are not given are left out.
+
+    Raises PredictorError for an input that is missing, unknown, or of another type or shape.
+    """
+    given = {tensor.name: tensor for tensor in request.tensors}
+    _check_given(given, inputs)
+    arrays = {}
+    for name, tensor in given.items():
+        try:
+            arrays[name] = to_array(tensor)
+        except ValueError as error:
+            raise invalid_input(f"{name}: {error}", name) from error
+    return arrays
+
+
+def tensor_outputs(request: Infer, arrays: Mapping[str, np.ndarray], bf16: Collection[str] = ()) -> Outputs:
+    """The arrays, or those that the request wants. `bf16`: sent as BF16, from float32.
+
+    Raises PredictorError for an output that there is not.
+    """
+    for name in request.outputs:
+        if name not in arrays:
+            raise invalid_input(f"there is no output {name[:100]!r}; there are {', '.join(arrays)}", "outputs")
+    tensors = [
+        from_array(name, array, datatype="BF16" if name in bf16 else "")
+        for name, array in arrays.items()
+        if not request.outputs or name in request.outputs
+    ]
+    return Outputs(request_id=request.request_id, tensors=tensors)
+
+
+def array_of_value(value: Any, spec: TensorSpec) -> np.ndarray:
+    """Nested lists of numbers (or texts, for BYTES) as a model's input; a batch of one where the batch's axis is left
+    out.
+
+    Raises PredictorError for lists of unequal length, for what are no numbers, and for a shape that does not fit.
+    """
+    try:
+        if spec.datatype == "BYTES":
+            array = np.array(value, dtype=object)
+        else:
+            # A boolean is no number here, and text that looks like one neither.
+            array = np.array(value)
+            if array.dtype.kind not in "biuf" or (array.dtype.kind == "b") != (spec.datatype == "BOOL"):
+                raise ValueError(f"it holds {array.dtype}")
+            array = _cast(array, np.dtype(NUMPY_NAMES.get(spec.datatype, "float32")))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise invalid_input(
+            f"the input is no array of {spec.datatype} for {spec.name} {spec.shape}: {str(error)[:200]}", "input_data"
+        ) from error
+    if array.ndim == len(spec.shape) - 1 and spec.shape[0] in (-1, 1):
+        array = array[np.newaxis]
+    check_shape(array.shape, spec)
+    return array
+
+
+def check_shape(shape: Sequence[int], spec: TensorSpec) -> None:
+    """Raises PredictorError for one that the input does not take."""
+    fits = len(shape) == len(spec.shape) and all(
+        want in (-1, size) for want, size in zip(spec.shape, shape, strict=True)
+    )
+    if not fits:
+        raise invalid_input(f"{spec.name} has the shape {list(shape)}; it must be {spec.shape} (-1: any)", spec.name)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis, in float32."""
+    wide = logits.astype(np.float32)
+    powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Of each, in float32."""
+    wide = logits.astype(np.float32)
+    # Each half by the form that does not overflow.
+    return np.asarray(np.where(wide >= 0, 1 / (1 + np.exp(-np.abs(wide))), 1 - 1 / (1 + np.exp(-np.abs(wide)))))
+
+
+def _form(arrays: Arrays) -> tuple[Any, ...]:
+    """The same of arrays that can be joined along their first axes."""
+    return tuple((name, array.dtype.str, array.ndim, array.shape[1:]) for name, array in sorted(arrays.items()))
+
+
+def _failed(request: Infer, error: PredictorError) -> Outputs:
+    return Outputs(request_id=request.request_id, error=error.error)
+
+
+def _compute_group(
+    group: Sequence[tuple[int, Arrays]], compute: Callable[[Arrays], Arrays]
+) -> list[Arrays | PredictorError]:
+    """Outputs of each of a group, which is computed at once where it has more than one."""
+    parts = [arrays for _, arrays in group]
+    if len(parts) == 1:
+        return [_compute_alone(parts[0], compute)]
+    sizes = [len(next(iter(arrays.values()))) for arrays in parts]
+    joined = _compute_alone({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, compute)
+    if isinstance(joined, PredictorError) or any(len(array) != sum(sizes) for array in joined.values()):
+        return [_compute_alone(arrays, compute) for arrays in parts]
+    ends = np.cumsum(sizes)
+    return [
+        {name: array[end - size : end] for name, array in joined.items()} for end, size in zip(ends, sizes, strict=True)
+    ]
+
+
+def _compute_alone(arrays: Arrays, compute: Callable[[Arrays], Arrays]) -> Arrays | PredictorError:
+    """The outputs, or what the framework said."""
+    try:
+        return compute(arrays)
+    except PredictorError as error:
+        return error
+    except Exception as error:  # whatever a framework raises about its input: it is this request's answer
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+        return PredictorError("ModelError", f"the model failed on {shapes}: {str(error)[:500] or type(error).__name__}")
+
+
+def _check_given(given: Mapping[str, wire.Tensor], inputs: Sequence[TensorSpec]) -> None:
+    """Each input once, no other, and of its type and shape."""
+    known = {spec.name for spec in inputs}
+    for name in given:
+        if name not in known:
+            raise invalid_input(f"there is no input {name[:100]!r}; there are {', '.join(sorted(known))}", name[:100])
+    for spec in inputs:
+        tensor = given.get(spec.name)
+        if tensor is None:
+            if not spec.is_optional:
+                raise invalid_input(f"the input {spec.name} ({spec.datatype} {spec.shape}) is missing", spec.name)
+            continue
+        if tensor.datatype != spec.datatype:
+            raise invalid_input(f"{spec.name} is {tensor.datatype}; it must be {spec.datatype}", spec.name)
+        check_shape(tensor.shape, spec)
+
+
+def _cast(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Raises OverflowError for integers that the type has not, ValueError for fractions where it has none."""
+    if dtype.kind in "iu":
+        if array.dtype.kind == "f" and not np.array_equal(array, np.trunc(array)):
+            raise ValueError("it has fractions")
+        limits = np.iinfo(dtype)
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
+            raise OverflowError(f"its values are outside {limits.min} to {limits.max}")
+    return array.astype(dtype)

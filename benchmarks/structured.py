@@ -73,7 +73,7 @@ class Run:
 
     def __init__(self, path: Path, **config: Any) -> None:
         settings = EngineConfig(threads=usable_cores(), max_model_len=2048, seed=1, **config)
-        self.engine: Engine = load_engine(path, settings, lambda message: None)[0]
+        self.engine: Engine = load_engine(path, settings, lambda message: None, prepares_grammars=True)[0]
         self.tokenizer: Tokenizer = make_tokenizer(open_checkpoint(path).text)
         self.prompt = self.tokenizer.encode(PROMPT)
         self.tokens: dict[str, list[int]] = {}

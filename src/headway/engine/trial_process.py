@@ -30,7 +30,7 @@ from headway.errors import HeadwayError, InternalError, InvalidRequest, Invarian
 from headway.observe.processes import describe_exit, die_with_parent, serve_parent
 from headway.text.grammar_compiler import ANY_PARAM, compile_grammar
 
-MAX_TRIAL_CPU_S = 0.9
+MAX_TRIAL_CPU_S = 0.6
 """Of a grammar: compiled here and again where it is used, it is done within two seconds."""
 MIN_TRIAL_CPU_S = 0.25
 """What takes less and is not done in time had too little of the processor, and may be small."""

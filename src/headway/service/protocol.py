@@ -45,6 +45,8 @@ class ModelCard:
     """What it is charged with: measured while it is resident, else expected; None: not known yet."""
     num_leases: int = 0
     is_pinned: bool = False
+    update_error: HeadwayError | None = None
+    """Why what is new in its watched source is not served; the version before is."""
     retry_at_s: float | None = None
     """Of one that failed: seconds until it is loaded again at the next request."""
 

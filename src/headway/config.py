@@ -163,6 +163,8 @@ class ServerConfig:
     """Origins for CORS beside localhost."""
     allowed_hosts: tuple[str, ...] = ()
     """Names, without ports, that a Host header may have (server/hosts); empty, or with *: any."""
+    allowed_media_domains: tuple[str, ...] = ()
+    """Where images are fetched from by URL (server/media); empty: from anywhere on the public internet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "max_body_size": ("1MiB", 1048576, 1048576),
     "allowed_origins": ("https://a.example", ["https://a.example"], ("https://a.example",)),
     "allowed_hosts": ("Headway.lan,::1", ["Headway.lan", "::1"], (*LOCAL_HOSTS, "headway.lan")),
+    "allowed_media_domains": ("a.example,b.example", ["a.example", "b.example"], ("a.example", "b.example")),
     "log_format": ("json", "json", "json"),
     "log_level": ("debug", "debug", "debug"),
 }

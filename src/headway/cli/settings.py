@@ -220,6 +220,9 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[Hosts, Flag("Server", "NAME", "server.allowed_hosts")] = ()
     """Names that the server may be called by (the Host header), beside localhost and --host; repeated, or with commas;
     * for any. Default: on localhost without --api-key no others, else any."""
+    allowed_media_domains: Annotated[Hosts, Flag("Server", "NAME", "server.allowed_media_domains")] = ()
+    """Where images that a request names by URL are fetched from; repeated, or with commas. Default: from anywhere on the
+    public internet, and never from this machine or its network."""
 
     log_format: Annotated[LogFormat, Flag("Logs", "FORMAT")] = "auto"
     """auto (console on a terminal, else json), console or json."""

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from headway.core.output import Usage
 from headway.observe.encoder_metrics import EncoderMetrics
 from headway.observe.engine_families import PREFIX, ModelStats, StatsCollector
+from headway.observe.infer_metrics import InferMetrics
 from headway.observe.number_histogram import TOKENS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -83,6 +84,7 @@ class Metrics:
         http_open.set_function(lambda: self.num_http_open)
         self.http_disconnects = self._counter("http_disconnects", "Requests whose client left before the end.")
         self.encoders = EncoderMetrics(self.registry)
+        self.infer = InferMetrics(self.registry)
         self.registry.register(StatsCollector(stats))
         self._models: dict[str, ModelMetrics] = {}
 

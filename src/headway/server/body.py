@@ -20,7 +20,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from headway.errors import InvalidRequest, UnsupportedEncoding, UnsupportedFeature
 from headway.server.headers import find_header
@@ -76,12 +76,17 @@ async def read_body(request: Request, model: type[BodyT]) -> BodyT:
 
     Raises InvalidRequest, UnsupportedEncoding, ClientDisconnect, or PayloadTooLarge through the receive channel.
     """
-    encoding = find_header(request.scope, b"content-encoding")
+    check_encoding(request.scope)
+    return parse_body(await _receive_all(request.receive), model)
+
+
+def check_encoding(scope: Scope) -> None:
+    """Raises UnsupportedEncoding for a compressed body."""
+    encoding = find_header(scope, b"content-encoding")
     if encoding and encoding.lower() != "identity":
         raise UnsupportedEncoding(
             f"the body's Content-Encoding is {_name(encoding)}; send it as it is, without that header"
         )
-    return parse_body(await _receive_all(request.receive), model)
 
 
 async def _receive_all(receive: Receive) -> bytes:
@@ -102,6 +107,11 @@ def parse_body(data: bytes, model: type[BodyT]) -> BodyT:
     fields = parse_json(data)
     if not isinstance(fields, dict):
         raise InvalidRequest(f"the body is {describe(fields)}; it must be a JSON object")
+    return check_fields(fields, model)
+
+
+def check_fields(fields: Mapping[str, Any], model: type[BodyT]) -> BodyT:
+    """parse_body(), of what is parsed already."""
     known, kept = _field_names(model), {}
     for name, value in fields.items():
         if value is None or name in model.ignored:

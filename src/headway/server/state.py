@@ -1,7 +1,7 @@
 """What the routes of one app share: the service, the config, the metrics, kept responses, and whether it will end."""
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 
@@ -11,6 +11,9 @@ from headway.observe.clock import Clock, SystemClock
 from headway.observe.metrics import Metrics
 from headway.server.openai.responses.store import ResponseStore
 from headway.service.protocol import Service
+
+if TYPE_CHECKING:
+    from headway.server.media import MediaFetcher
 
 
 @dataclass(slots=True)
@@ -24,9 +27,20 @@ class ServerState:
     is_draining: bool = False
     """Readiness is off, and new requests are refused."""
     responses: ResponseStore = field(init=False)
+    _media: "MediaFetcher | None" = None
 
     def __post_init__(self) -> None:
         self.responses = ResponseStore(self.config.response_store_bytes, self.config.max_stored_responses)
+
+    @property
+    def media(self) -> "MediaFetcher":
+        """Made when it is first wanted: what it imports would delay the start."""
+        from headway.server.media import MediaFetcher
+
+        if self._media is None:
+            domains = self.config.allowed_media_domains
+            self._media = MediaFetcher(allowed_domains=domains, max_bytes=self.config.max_body_bytes)
+        return self._media
 
     def readiness(self) -> tuple[bool, str]:
         """Whether a request would be taken now, and why not."""

@@ -85,6 +85,18 @@ WITHOUT_FLAG = {
     "server.slow_reader_timeout_s",
     "model.engine",
     "model.text",
+    # Of models of a catalog, or of other frameworks.
+    "model.framework",
+    "model.type",
+    "model.version",
+    "model.is_default",
+    "model.description",
+    "model.interpreter",
+    "model.options",
+    "model.infer",
+    "model.residency",
+    "model.presets",
+    "model.sha256",
 }
 
 

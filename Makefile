@@ -2,7 +2,8 @@
 # make test      the same environment with the development tools, then the whole test suite
 # make check     format, lint, types
 # make bench     the measurements of docs/log.md, with the peers in the same run
-# make test-peers  the tests that need another engine installed, each in an environment of its own
+# make test-peers  the tests that need other servers and frameworks, each in an environment of its own (4 GB in all)
+# make test-llamacpp  logits of llama.cpp's own files against ours; llama.cpp is compiled first
 # make test-clients  one conversation through frameworks for agents, each in an environment of its own (1.5 GB in all)
 # make test-emulated  the kernels on instruction sets that this machine lacks (needs qemu-user, libsimde-dev, an ARM compiler)
 # make wheel     a wheel in dist/ that installs where no compiler is
@@ -20,7 +21,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS)
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard native/*.txt native/*.cpp native/*.h native/*/*.cpp native/*/*.h)
 
-.PHONY: serve test test-peers test-clients test-emulated check format bench native wheel clean requirements
+.PHONY: serve test test-peers test-llamacpp test-clients test-emulated check format bench native wheel clean requirements
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.ready
@@ -42,10 +43,23 @@ format: $(VENV)/.ready-dev
 bench: $(VENV)/.ready-dev
 	bash benchmarks/run.sh $(BIN)/python
 
-# Tests marked `peers`: engines that neither `make test` nor continuous integration installs. llama.cpp is compiled once,
-# in about 15 minutes, and kept in .cache/bench.
-test-peers: $(VENV)/.ready-dev
+# Tests marked `peers`: what those environments hold is pinned whole, and wheels alone.
+PEER_ENVIRONMENTS := $(patsubst tests/peers/environments/%.txt,.venvs/%/.ready,$(wildcard tests/peers/environments/*.txt))
+
+test-peers: $(VENV)/.ready-dev $(PEER_ENVIRONMENTS)
+	$(BIN)/headway pull demo
 	$(BIN)/python -m pytest -m peers $(PYTEST_FLAGS)
+
+.venvs/%/.ready: tests/peers/environments/%.txt | requirements
+	$(PYTHON) -m venv --clear .venvs/$*
+	.venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
+	  --requirement $<
+	@touch $@
+
+# Tests marked `llamacpp`, which continuous integration leaves out: llama.cpp is compiled once, in about 15 minutes, and
+# kept in .cache/bench.
+test-llamacpp: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m llamacpp $(PYTEST_FLAGS)
 
 # Tests marked `clients`: what those environments hold is pinned whole, so that none of it changes by itself.
 CLIENT_ENVIRONMENTS := $(patsubst tests/clients/environments/%.txt,.venvs/%/.ready,$(wildcard tests/clients/environments/*.txt))

@@ -34,7 +34,7 @@ from peers.random_llama import PROMPT_LENGTH, SHAPES, random_prompts
 from program_reference import reference_logits
 
 # On a new machine the first test waits for llama.cpp to be compiled.
-pytestmark = [pytest.mark.peers, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(3600)]
 
 BLOCK = 16
 LENGTH = PROMPT_LENGTH + NUM_GREEDY

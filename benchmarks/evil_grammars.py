@@ -106,6 +106,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=30)
     arguments = parser.parse_args()
     print(describe_machine())
+    sys.set_int_max_str_digits(0)  # of a schema that has one of 5,000, which is told below
     streams = Streams(arguments.model or fetch_demo(default_cache_dir()))
     quiet = [streams.step() for _ in range(300)]
     print("gaps without:", describe(quiet))

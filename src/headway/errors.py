@@ -18,13 +18,21 @@ HeadwayError
 │   ├── QueueFull
 │   ├── ShuttingDown
 │   ├── PreemptionLimit       taken off too often to be finished
+│   ├── DeadlineExceeded      not answered within the request's time-out
+│   ├── CatalogUnavailable    its database does not answer
 │   └── OutOfMemory           what was needed and what there was
 ├── ModelError                the model's files
 │   ├── UnsupportedModel      a format, type, architecture or tokenizer that we do not have, by name
 │   ├── CorruptCheckpoint     the file is not what it says
 │   ├── TensorMismatch        missing, unexpected or misshapen tensors, listed
 │   ├── DownloadFailed
+│   ├── InferenceFailed       the model's code raised on this input
 │   └── NonFiniteLogits       the model computed NaN or infinity
+├── UpstreamError             another server, which computes the model; the words name it
+│   ├── UpstreamFailed        not reached, broke off, answered an error or what is no answer, or refuses our key
+│   ├── UpstreamTimeout       said nothing for longer than it may
+│   ├── UpstreamUnavailable   says that it can not now, or failed too often to be asked now (`retry_after_s`)
+│   └── UpstreamLimited       says that we ask too much (`retry_after_s`)
 └── InternalError             us
     ├── WorkerDied            the model's process ended while it had work
     ├── WorkerStalled         it made no progress within the stall time-out and was killed
@@ -33,7 +41,8 @@ HeadwayError
 Across processes an error travels as headway_wire.Error: the class's name, the words, the field.
 """
 
-from typing import Literal
+from copy import copy
+from typing import Literal, Self
 
 import headway_wire as wire
 
@@ -46,7 +55,7 @@ class HeadwayError(Exception):
         param: the request's field at fault, if there is one.
     """
 
-    fault: Literal["caller", "capacity", "model", "us"] = "us"
+    fault: Literal["caller", "capacity", "model", "upstream", "us"] = "us"
     code: str | None = None
     """A machine-readable word, OpenAI's where OpenAI has one."""
 
@@ -54,6 +63,13 @@ class HeadwayError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
+
+    def within(self, where: str) -> Self:
+        """The same error, with `where` before its words."""
+        same = copy(self)
+        same.message = f"{where}: {self.message}"
+        same.args = (same.message,)
+        return same
 
     def to_wire(self) -> wire.Error:
         """This error as a message field."""
@@ -166,6 +182,18 @@ class PreemptionLimit(CapacityError):
     code = "preemption_limit"
 
 
+class DeadlineExceeded(CapacityError):
+    """The request's time-out was over before its answer was there."""
+
+    code = "deadline_exceeded"
+
+
+class CatalogUnavailable(CapacityError):
+    """The catalog's database failed; the message names it, and has its words."""
+
+    code = "catalog_unavailable"
+
+
 class OutOfMemory(CapacityError):
     """The bytes needed and the bytes there are, in the message."""
 
@@ -202,10 +230,51 @@ class DownloadFailed(ModelError):
     code = "download_failed"
 
 
+class InferenceFailed(ModelError):
+    """The model, or the code that runs it, raised on this input: its class and words."""
+
+    code = "inference_failed"
+
+
 class NonFiniteLogits(ModelError):
     """The model computed NaN or infinity for this sequence."""
 
     code = "non_finite_logits"
+
+
+class UpstreamError(HeadwayError):
+    """Another server is at fault, which a model is served by; the message names its address."""
+
+    fault = "upstream"
+    code = "upstream_error"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
+
+
+class UpstreamFailed(UpstreamError):
+    """It was not reached, broke off, answered an error or what is no answer, or does not take our key."""
+
+    code = "upstream_failed"
+
+
+class UpstreamTimeout(UpstreamError):
+    """It said nothing for longer than it may; the message has the limit and its name."""
+
+    code = "upstream_timeout"
+
+
+class UpstreamUnavailable(UpstreamError):
+    """It said that it can not now, or it failed so often that it is left alone for a while."""
+
+    code = "upstream_unavailable"
+
+
+class UpstreamLimited(UpstreamError):
+    """It said that we ask too much of it."""
+
+    code = "upstream_limited"
 
 
 class InternalError(HeadwayError):

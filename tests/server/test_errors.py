@@ -23,10 +23,15 @@ def test_every_class_of_the_tree_is_in_the_table_and_nothing_else() -> None:
 
 
 def test_the_status_says_whose_fault_it_is() -> None:
+    allowed = {
+        "caller": range(400, 500),
+        "capacity": range(503, 505),
+        "model": range(500, 501),
+        "upstream": range(502, 505),
+    }
     for kind, row in ERROR_TABLE.items():
-        if kind is errors.InvalidConfig:
-            continue  # a flag's error is no fault of who calls over HTTP
-        allowed = {"caller": range(400, 500), "capacity": range(503, 504), "model": range(500, 501)}
+        if kind in (errors.InvalidConfig, errors.UpstreamLimited):
+            continue  # a flag's error is no fault of who calls over HTTP; another server's 429 is passed on as it is
         assert row.status in allowed.get(kind.fault, range(500, 504)), kind
 
 

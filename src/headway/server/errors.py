@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from headway import errors
-from headway.errors import CapacityError, HeadwayError
+from headway.errors import CapacityError, HeadwayError, UpstreamError
 
 MAX_MESSAGE_LENGTH = 2000
 """Characters of an error's message that leave the house."""
@@ -35,6 +35,7 @@ class Row:
 _BAD_REQUEST = Row(400, "invalid_request_error")
 _UNAVAILABLE = Row(503, "service_unavailable_error")
 _MODEL_FAULT = Row(500, "server_error")
+_UPSTREAM_FAULT = Row(502, "upstream_error")
 _OUR_FAULT = Row(500, "server_error", "an internal error: the server's log tells more under this request's id")
 
 ERROR_TABLE: dict[type[HeadwayError], Row] = {
@@ -56,13 +57,21 @@ ERROR_TABLE: dict[type[HeadwayError], Row] = {
     errors.QueueFull: _UNAVAILABLE,
     errors.ShuttingDown: _UNAVAILABLE,
     errors.PreemptionLimit: _UNAVAILABLE,
+    errors.DeadlineExceeded: Row(504, "timeout_error"),
+    errors.CatalogUnavailable: _UNAVAILABLE,
     errors.OutOfMemory: _UNAVAILABLE,
     errors.ModelError: _MODEL_FAULT,
     errors.UnsupportedModel: _MODEL_FAULT,
     errors.CorruptCheckpoint: _MODEL_FAULT,
     errors.TensorMismatch: _MODEL_FAULT,
     errors.DownloadFailed: _MODEL_FAULT,
+    errors.InferenceFailed: _MODEL_FAULT,
     errors.NonFiniteLogits: _MODEL_FAULT,
+    errors.UpstreamError: _UPSTREAM_FAULT,
+    errors.UpstreamFailed: _UPSTREAM_FAULT,
+    errors.UpstreamTimeout: Row(504, "upstream_error"),
+    errors.UpstreamUnavailable: Row(503, "upstream_error"),
+    errors.UpstreamLimited: Row(429, "rate_limit_error"),
     errors.InternalError: _OUR_FAULT,
     errors.WorkerDied: Row(
         503,
@@ -121,7 +130,7 @@ def problem_of(error: BaseException) -> Problem:
     """Status, Retry-After and WWW-Authenticate where they belong, and what is told."""
     row = row_of(error)
     headers = {}
-    if row.status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if row.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         headers["retry-after"] = str(_retry_after_s(error))
     if row.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
@@ -157,7 +166,7 @@ def json_response(body: object, *, status: int = 200, headers: Mapping[str, str]
 
 def _retry_after_s(error: BaseException) -> int:
     """Whole seconds, at least 1."""
-    wished = error.retry_after_s if isinstance(error, CapacityError) else None
+    wished = error.retry_after_s if isinstance(error, CapacityError | UpstreamError) else None
     return max(1, math.ceil(wished if wished is not None else DEFAULT_RETRY_AFTER_S))
 
 

@@ -23,6 +23,8 @@ class InferRequest:
     """Names of the output tensors that are wanted; empty: all."""
     timeout_s: float | None = None
     """None: the model's own."""
+    depth: int = 0
+    """How many ensembles it is a step of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 engine   a process that speaks tokens (Submit, Step): the language models and encoders of Headway, vLLM embedded
 infer    a process that speaks tensors and values (Infer, Outputs): headway_wire.serve around a predictor
-remote   an object in the server that calls another server
+remote   an object in the server that calls another server, or other models (an ensemble)
 
 vLLM is run in two ways (run_of): its server, started here or elsewhere, or its engine in a child.
 """
@@ -44,6 +44,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "vllm": Framework("engine", "headway.predictors.vllm:VllmPredictor", "text-generation", "vllm"),
     "triton": Framework("remote", "headway.service.remote.triton:TritonClient", "tensor"),
     "openai": Framework("remote", "headway.service.remote.openai:OpenAIClient", "text-generation"),
+    "ensemble": Framework("remote", "headway.service.ensemble:EnsembleClient", "tensor"),
 }
 """By the name in a catalog."""
 

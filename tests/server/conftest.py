@@ -135,6 +135,12 @@ class FakeService:
     def models(self) -> list[ModelCard]:
         return self.cards
 
+    def card(self, model: str) -> ModelCard:
+        found = next((card for card in self.cards if card.id == model), None)
+        if found is None:
+            raise ModelNotFound("no model of that name is served", param="model")
+        return found
+
     def is_ready(self) -> tuple[bool, str]:
         return self.ready
 

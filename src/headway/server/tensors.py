@@ -109,7 +109,7 @@ def json_elements(tensor: wire.Tensor) -> np.ndarray | list[str]:
     if tensor.datatype == "BF16":
         raise _untold(tensor.name, "is BF16")
     if tensor.datatype == "BOOL":
-        return np.frombuffer(tensor.data, np.uint8) != 0
+        return np.frombuffer(tensor.data, np.uint8).astype(bool)
     array = cast(np.ndarray, to_array(tensor)).reshape(-1)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])

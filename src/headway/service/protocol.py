@@ -101,6 +101,10 @@ class Service(Protocol):
         """Those that may be asked for."""
         ...
 
+    def card(self, model: str) -> ModelCard:
+        """Of one name, id@version of a default too. Raises ModelNotFound."""
+        ...
+
     def is_ready(self) -> tuple[bool, str]:
         """Whether a request would be taken now, and why not."""
         ...

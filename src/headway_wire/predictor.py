@@ -64,7 +64,8 @@ class InferPredictor:
         """An answer to each request, in order; Outputs.error for one alone. What is raised fails them all.
 
         More than one only if the signature says can_batch; all have inputs of the same names, datatypes and shapes but
-        for the first axis, or all have values.
+        for the first axis, or all have values; all have the same parameters and outputs. A batch that raises is
+        computed again, each request alone.
         """
         raise NotImplementedError
 

@@ -17,6 +17,7 @@ from headway.config import CheckpointConfig, ModelConfig, TextConfig
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
 from headway.service.frameworks import run_of
+from headway.service.infer_loading import connect_infer, infer_load_message, local_source
 from headway.service.remote.base import make_remote
 from headway.text.chat_template import ChatTemplate, make_chat_template
 from headway.text.reasoning import choose_reasoning
@@ -81,21 +82,25 @@ class ProcessLoader:
 
         if run_of(model).kind == "remote":
             return Path()  # the other server has the files
+        if run_of(model).kind == "infer" and "://" not in model.source:
+            return local_source(model)
         if model.source in self._opened:
             return self._opened[model.source].path
         return await asyncio.to_thread(resolve_source, model.source, self._checkpoint)
 
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """In a thread: a big vocabulary takes a tenth of a second."""
-        if run_of(model).kind == "remote":
+        if run_of(model).kind != "engine":
             return OpenedModel(text=None, created=int(time.time()))
         return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
     async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
-        """A process of this interpreter, or a client of another server."""
+        """A process of this interpreter, or several of the model's own, or a client of another server."""
         framework = run_of(model)
         if framework.kind == "remote":
             return make_remote(framework, model, name, settings)
+        if framework.kind == "infer":
+            return await connect_infer(model, name, settings)
         client = make_worker_client(name, settings)
         client.attach(await start_process(name, client))
         return client
@@ -104,6 +109,8 @@ class ProcessLoader:
         """The engine's config as the predictor's options. An encoder has another predictor, unless one was named."""
         from headway.checkpoint.checkpoint import is_encoder
 
+        if run_of(model).kind == "infer":
+            return infer_load_message(model, path)
         is_default = model.predictor == LANGUAGE_MODEL
         predictor = ENCODER if is_default and is_encoder(path) else model.predictor
         return wire.Load(predictor=predictor, source=str(path), options=asdict(model.engine))

@@ -26,7 +26,7 @@ import headway_wire as wire
 from headway.errors import CorruptCheckpoint
 from headway.observe.processes import describe_exit
 from headway.worker.channel import EXIT_LOST_PAGE, Receiver, WorkerEnd
-from headway.worker.spawn import spawn, take_spawned
+from headway.worker.spawn import Spawned, spawn, take_spawned
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +206,14 @@ async def start_process(name: str, receiver: Receiver, *, python: str | None = N
     Must be called on a thread that lives as long as the worker may: Linux ends a child when the thread that made it
     ends (PR_SET_PDEATHSIG).
     """
+    return await join_process(
+        name, receiver, (take_spawned() if python is None else None) or spawn(python or sys.executable)
+    )
+
+
+async def join_process(name: str, receiver: Receiver, spawned: Spawned) -> WorkerProcess:
+    """Joins a child that was just started to `receiver`. Raises OSError; then it is ended."""
     loop = asyncio.get_running_loop()
-    spawned = (take_spawned() if python is None else None) or spawn(python or sys.executable)
     worker = WorkerProcess(name, receiver, spawned.process)
     spawned.connection.setblocking(False)
     try:

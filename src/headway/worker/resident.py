@@ -16,6 +16,10 @@ from headway.observe.clock import Clock
 from headway.worker.stream import StreamLimits
 
 
+class ModelGone(Exception):
+    """The model was lost before it saw the request: whoever is loaded next may be asked. No caller hears of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
     """What clients are made with."""
@@ -71,7 +75,7 @@ class TensorClient(Protocol):
     async def infer(
         self, request: InferRequest, on_settled: Callable[[bool], None], *, deadline: float | None = None
     ) -> Inferred:
-        """One inference, checked against the signature. Raises HeadwayError.
+        """One inference, checked against the signature. Raises HeadwayError, ModelGone.
 
         `on_settled` is called once, whatever happens, when the model owes nothing more for the request, which may be
         later than the return where the caller was cancelled; its argument says whether it did what was asked.

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.observe.processes import start_child
@@ -57,8 +58,14 @@ def take_spawned() -> Spawned | None:
 
 def spawn(python: str, *modules: str) -> Spawned:
     """Starts a worker with this interpreter; it imports `modules` before its Load comes. Raises OSError."""
-    command = [python, "-m", "headway.worker.serve", *(f"--import={module}" for module in modules)]
-    child, connection = start_child(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
+    return spawn_command([python, "-m", "headway.worker.serve", *(f"--import={module}" for module in modules)])
+
+
+def spawn_command(command: Sequence[str], *, without: Sequence[str] = ()) -> Spawned:
+    """Starts a process that serves a socket (`--fd N` is appended); its output comes to us. Raises OSError.
+
+    `without`: environment variables that it does not inherit.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in without} | {"PYTHONUNBUFFERED": "1"}
+    child, connection = start_child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
     return Spawned(child, connection)

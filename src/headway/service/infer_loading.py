@@ -1,0 +1,54 @@
+"""How a model of kind `infer` (service/frameworks) is found, started and told what to load."""
+
+import functools
+from pathlib import Path
+
+import headway
+import headway_wire as wire
+from headway.config import ModelConfig
+from headway.errors import InvalidConfig
+from headway.service.frameworks import run_of
+from headway.worker.environments import find_interpreter
+from headway.worker.infer_client import InferClient
+from headway.worker.infer_process import start_infer_process
+from headway.worker.resident import ClientSettings
+
+
+async def connect_infer(model: ModelConfig, name: str, settings: ClientSettings) -> InferClient:
+    """Starts its processes, which wait for their Load. Raises OSError, InvalidConfig."""
+    python = None if model.interpreter is None else find_interpreter(model.interpreter)
+    client = InferClient(name, settings, model.infer, functools.partial(start_infer_process, python=python))
+    await client.start()
+    return client
+
+
+def local_source(model: ModelConfig) -> Path:
+    """A file or folder; what is none is a name that the predictor may know."""
+    path = Path(model.source).expanduser()
+    return path.absolute() if path.exists() else Path(model.source)
+
+
+def infer_load_message(model: ModelConfig, path: Path) -> wire.Load:
+    """What its processes are to load. Another interpreter gets the predictor's file, since it can not import it."""
+    default = ModelConfig(source="").predictor
+    predictor = run_of(model).predictor if model.predictor == default else model.predictor
+    return wire.Load(
+        predictor=predictor,
+        source=str(path),
+        options={"type": model.type, **model.options},
+        predictor_file="" if model.interpreter is None else _file_of(predictor),
+        max_batch_size=model.infer.max_batch_size,
+        batch_delay_s=model.infer.batch_delay_s,
+    )
+
+
+def _file_of(predictor: str) -> str:
+    """Of a predictor of Headway's own; "": it is another's, which the other interpreter imports by its name."""
+    module, _, _ = predictor.partition(":")
+    package, *rest = module.split(".")
+    if package != "headway":
+        return ""
+    path = Path(headway.__file__).parent.joinpath(*rest).with_suffix(".py")
+    if not path.is_file():
+        raise InvalidConfig(f"the predictor {predictor!r} has no file {path}", param="predictor")
+    return str(path)

@@ -1,0 +1,63 @@
+"""Tensors and values to a model and back: a lease on it, its client's answer, and another try where a process died."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headway.core.infer import Inferred, InferRequest
+from headway.errors import UnsupportedFeature, WorkerDied
+from headway.observe.clock import Clock
+from headway.service.residents import Lease, Residents, ServedModel
+from headway.worker.resident import ModelGone, TensorClient
+
+
+async def infer(residents: Residents, model: ServedModel, request: InferRequest, clock: Clock) -> Inferred:
+    """The model's answer. Raises HeadwayError: then nothing of it runs on but what was computed already.
+
+    A call whose process died is made again up to InferConfig.max_retries times, at a process that lives, or the next.
+    """
+    settings = model.config.infer
+    timeout_s = settings.timeout_s if request.timeout_s is None else request.timeout_s
+    deadline = None if timeout_s is None else clock.now() + timeout_s
+    num_retries = 0
+    while True:
+        lease = await residents.lease(model, deadline)
+        try:
+            inferred = await _client_of(lease).infer(request, lease.release, deadline=deadline)
+        except ModelGone:
+            continue  # nothing was asked of it, so the next one may be asked
+        except WorkerDied:
+            if num_retries >= settings.max_retries:
+                raise
+            num_retries += 1
+        else:
+            return replace(inferred, model=model.id, version=model.config.version)
+
+
+async def signature(residents: Residents, model: ServedModel) -> Mapping[str, Any]:
+    """headway_wire.Signature as plain data, of the last load or of one that is made now. Raises as infer()."""
+    if not model.info:
+        lease = await residents.lease(model)
+        try:
+            _client_of(lease)
+        finally:
+            lease.release(False)
+    if "platform" not in model.info:
+        raise _takes_no_tensors(model)
+    return model.info
+
+
+def _client_of(lease: Lease) -> TensorClient:
+    """Raises UnsupportedFeature, the lease released."""
+    if not isinstance(lease.client, TensorClient):
+        lease.release(False)
+        raise _takes_no_tensors(lease.model)
+    return lease.client
+
+
+def _takes_no_tensors(model: ServedModel) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"{model.id} is a model of type {model.config.type}: it takes no tensors; ask it by /v1/chat/completions,"
+        " /v1/embeddings or what suits its type",
+        param="model",
+    )

@@ -1,0 +1,202 @@
+"""Instance: one process of a model that takes tensors, and the requests that it owes an answer. Told by its channel."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import headway_wire as wire
+from headway.errors import HeadwayError, WorkerDied, WorkerStalled, from_wire
+from headway.observe.clock import Clock, Timer
+from headway.worker.channel import Channel, WorkerEnd
+from headway.worker.resident import ModelGone
+from headway.worker.watch import PATIENCE
+
+logger = logging.getLogger(__name__)
+
+_LATE_TIMER_S = 5.0
+"""A timer that comes later than this says that we were stopped ourselves, not that the process was."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request, from its coming to its model's last word about it."""
+
+    request: wire.Infer
+    on_settled: Callable[[bool], None]
+    num_bytes: int
+    """Of its tensors and its value, roughly."""
+    answer: "asyncio.Future[wire.Outputs]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    instance: "Instance | None" = None
+    """Where it is; None: it waits for a place."""
+    is_aborted: bool = False
+    timer: Timer | None = None
+
+    def fail(self, error: HeadwayError | ModelGone) -> None:
+        """For whoever waits for it; after the answer: nothing."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # nobody may wait any more
+
+
+class Owner(Protocol):
+    """Who an instance tells."""
+
+    def on_loading(self, instance: "Instance", message: wire.Loading) -> None:
+        """A phase of its load."""
+        ...
+
+    def on_answered(self, call: Call, *, has_served: bool) -> None:
+        """The instance owes nothing more for it; its caller has been told."""
+        ...
+
+    def on_lost(self, instance: "Instance", error: HeadwayError) -> None:
+        """Its process is gone; told before those who wait for its answers hear of it."""
+        ...
+
+
+class Instance:
+    """A receiver of its channel (worker/channel.Receiver). attach() the channel, then load(), then send()."""
+
+    def __init__(self, name: str, owner: Owner, *, clock: Clock, stall_timeout_s: float) -> None:
+        self.name = name
+        self.ready: asyncio.Future[wire.Ready] = asyncio.get_running_loop().create_future()
+        self.calls: dict[str, Call] = {}
+        self.stats: dict[str, float] = {}
+        self.channel: Channel | None = None
+        self.is_gone = False
+        self.is_closing = False
+        self._owner = owner
+        self._clock = clock
+        self._stall_timeout_s = stall_timeout_s
+        self._failure: HeadwayError | None = None
+        self._is_stalled = False
+        self._progress_at = clock.now()
+        self._stall_timer: Timer | None = None
+
+    @property
+    def was_ready(self) -> bool:
+        """Its load succeeded."""
+        return self.ready.done() and not self.ready.cancelled() and not self.ready.exception()
+
+    @property
+    def is_ready(self) -> bool:
+        """It takes requests."""
+        return not self.is_gone and self.was_ready
+
+    def load(self, message: wire.Load) -> None:
+        """Sends it; `ready` is its end."""
+        if self.channel is not None:
+            self.channel.send(message)
+
+    def send(self, call: Call) -> None:
+        """Puts a request on its way. Raises what encoding it does; then it is not here."""
+        if self.channel is not None:
+            self.channel.send(call.request)
+        call.instance = self
+        self.calls[call.request.request_id] = call
+        if self._stall_timer is None:
+            self._progress_at = self._clock.now()
+            self._start_stall_timer(self._progress_at)
+
+    def abort(self, call: Call, reason: str) -> None:
+        """Asks that it is not computed; its answer still comes."""
+        call.is_aborted = True
+        if self.channel is not None:
+            self.channel.send(wire.Abort(request_id=call.request.request_id, reason=reason))
+
+    async def close(self, grace_s: float) -> None:
+        """Ends the process; one that still loads at once. Returns when it is gone."""
+        self.is_closing = True
+        if self.channel is not None and not self.is_gone:
+            await self.channel.close(grace_s if self.is_ready else 0.0)
+
+    # worker/channel.Receiver
+
+    def on_messages(self, messages: Sequence[wire.Up]) -> None:
+        """Takes what it says."""
+        self._progress_at = self._clock.now()
+        for message in messages:
+            if isinstance(message, wire.Outputs):
+                self._take_outputs(message)
+            else:
+                self._take(message)
+
+    def on_end(self, end: WorkerEnd) -> None:
+        """It is gone: every open request gets an error, and its load too."""
+        error = self._make_end_error(end)
+        self.is_gone = True
+        self._cancel_timer()
+        calls, self.calls = list(self.calls.values()), {}
+        self._owner.on_lost(self, error)
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()
+        for call in calls:
+            call.fail(error)
+            self._owner.on_answered(call, has_served=False)
+
+    def _take_outputs(self, message: wire.Outputs) -> None:
+        call = self.calls.pop(message.request_id, None)
+        if call is None:
+            logger.warning("%s: an answer to %s, which is not open", self.name, message.request_id)
+            return
+        if not self.calls:
+            self._cancel_timer()
+        if message.error is not None:
+            call.fail(from_wire(message.error))
+        elif not call.answer.done():
+            call.answer.set_result(message)
+        self._owner.on_answered(call, has_served=True)
+
+    def _take(self, message: wire.Up) -> None:
+        match message:
+            case wire.Stats():
+                self.stats = message.values
+            case wire.Loading():
+                self._owner.on_loading(self, message)
+            case wire.Ready():
+                if not self.ready.done():
+                    self.ready.set_result(message)
+            case wire.Failed():
+                self._failure = from_wire(message.error)
+                if not self.ready.done():
+                    self.ready.set_exception(self._failure)
+                    self.ready.exception()
+            case _:
+                logger.warning("%s: an answer of type %s that nobody asked for", self.name, type(message).__name__)
+
+    # a process that makes no progress
+
+    def _stall_limit_s(self) -> float:
+        """The time-out, or several times what its longest batch took."""
+        return max(self._stall_timeout_s, PATIENCE * self.stats.get("infer_max_batch_seconds", 0.0))
+
+    def _start_stall_timer(self, since: float) -> None:
+        due = since + self._stall_limit_s()
+        self._stall_timer = self._clock.call_at(due, lambda: self._check_stall(due))
+
+    def _check_stall(self, due: float) -> None:
+        now, limit_s = self._clock.now(), self._stall_limit_s()
+        if now - due > _LATE_TIMER_S:
+            self._start_stall_timer(now)
+        elif now - self._progress_at < limit_s:
+            self._start_stall_timer(self._progress_at)
+        elif self.channel is not None:
+            self._is_stalled = True
+            self.channel.kill(f"made no progress for {limit_s:g} s and was killed")
+
+    def _cancel_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _make_end_error(self, end: WorkerEnd) -> HeadwayError:
+        if not self.is_closing:
+            logger.error("%s: the process %s. Its last words: %s", self.name, end.how, end.last_words or "none")
+        if self._is_stalled:
+            return WorkerStalled(f"the process of model {self.name} {end.how}; it is started again")
+        if self._failure is not None:
+            return WorkerDied(f"the process of model {self.name} failed: {self._failure.message}; it is started again")
+        return WorkerDied(f"the process of model {self.name} {end.how}; it is started again")

@@ -1,0 +1,74 @@
+"""Connection: the child's side of the socket, for one thread that reads and writes it itself: no hop to another."""
+
+import select
+import socket
+from typing import List, Optional, Sequence
+
+import msgspec
+
+from headway_wire.framing import FrameReader, FrameTooLarge, pack_frame
+from headway_wire.messages import Down, Up, decode_down, encode
+
+_READ_BYTES = 1 << 20
+
+
+class ParentGone(Exception):
+    """The parent has ended the connection."""
+
+
+class NotAMessage(Exception):
+    """The parent sent what can not be read."""
+
+
+class Connection:
+    """Messages over a blocking socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._frames = FrameReader()
+        self._poll = select.poll()
+        self._poll.register(connection.fileno(), select.POLLIN)
+
+    def receive(self, wait_s: Optional[float] = None) -> List[Down]:
+        """All messages that are there; waits for the first at most so long, None: for ever.
+
+        Raises ParentGone, NotAMessage.
+        """
+        messages: List[Down] = []
+        if wait_s is not None and not self._poll.poll(max(0.0, wait_s) * 1000.0):
+            return messages
+        flags = 0
+        while True:
+            try:
+                data = self._socket.recv(_READ_BYTES, flags)
+            except BlockingIOError:
+                return messages
+            except OSError as error:
+                raise ParentGone(str(error)) from error
+            if not data:
+                raise ParentGone("end of file")
+            messages += self._decode(data)
+            # A frame that is not whole is waited for: its rest is on its way.
+            if self._frames.num_pending_bytes:
+                flags = 0
+            elif len(data) < _READ_BYTES:
+                return messages
+            else:
+                flags = socket.MSG_DONTWAIT
+
+    def _decode(self, data: bytes) -> List[Down]:
+        try:
+            return [decode_down(payload) for payload in self._frames.feed(data)]
+        except (FrameTooLarge, msgspec.DecodeError) as error:
+            raise NotAMessage(str(error)) from error
+
+    def send(self, messages: Sequence[Up]) -> None:
+        """Writes them in one go; blocks until the socket has taken them.
+
+        Raises ParentGone; before anything is written, FrameTooLarge and what msgspec raises for what it can not encode.
+        """
+        data = b"".join([pack_frame(encode(message)) for message in messages])
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise ParentGone(str(error)) from error

@@ -22,6 +22,7 @@ from headway.observe.metrics import Metrics
 from headway.server.admin.profile import router as profile_router
 from headway.server.admin.routes import router as admin_router
 from headway.server.anthropic.routes import router as anthropic_router
+from headway.server.basic.predict import router as predict_router
 from headway.server.basic.routes import router as basic_router
 from headway.server.doors import Doors, find_doors
 from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, Origins, RequestScope
@@ -51,7 +52,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     app.state.headway = state
     encoder_routers = embeddings_router, rerank_router, score_router
     chat_routers = openai_router, responses_router, anthropic_router
-    routers = *chat_routers, *encoder_routers, basic_router, admin_router, profile_router
+    routers = *chat_routers, *encoder_routers, predict_router, basic_router, admin_router, profile_router
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(HeadwayError, _refuse)

@@ -10,9 +10,10 @@
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import headway_wire as wire
 from headway.config import ModelType
 from headway.errors import InvalidRequest
 from headway.server.body import describe
@@ -30,6 +31,66 @@ def is_tensors(value: Any) -> bool:
     if not isinstance(value, dict) or not value:
         return False
     return all(isinstance(each, dict) and "data" in each and each.keys() <= _TENSOR_KEYS for each in value.values())
+
+
+async def read_tensors(
+    value: Mapping[str, Mapping[str, Any]], signature: Callable[[], Awaitable[Mapping[str, Any]]]
+) -> list[wire.Tensor]:
+    """1. `signature` is asked where a datatype is left out. Raises InvalidRequest that names the place."""
+    from headway.server.tensors import tensor_from_json
+
+    known: dict[str, str] = {}
+    if any("datatype" not in each for each in value.values()):
+        known = {spec["name"]: spec["datatype"] for spec in (await signature()).get("inputs", ())}
+    tensors = []
+    for name, each in value.items():
+        param = f"{_PARAM}.{name[:64]}"
+        datatype = each.get("datatype") or known.get(name) or guess_datatype(each["data"], param)
+        shape = each.get("shape", guess_shape(each["data"]))
+        _check_types(datatype, shape, param)
+        data = each["data"] if isinstance(each["data"], list) else [each["data"]]
+        tensors.append(tensor_from_json(name, datatype, shape, data, param=param))
+    return tensors
+
+
+def guess_shape(data: Any) -> list[int]:
+    """As the lists are nested, by the first of each; of a number or a text []."""
+    shape: list[int] = []
+    while isinstance(data, list):
+        shape.append(len(data))
+        if not data:
+            break
+        data = data[0]
+    return shape
+
+
+def guess_datatype(data: Any, param: str) -> str:
+    """BOOL, BYTES, FP64 if any number has a point, else INT64. Raises InvalidRequest where nothing tells it."""
+    kinds: set[type] = set()
+    rows = [data]
+    while rows:
+        row = rows.pop()
+        if isinstance(row, list):
+            rows += row
+        else:
+            kinds.add(type(row))
+    for datatype, found in (
+        ("BOOL", {bool}),
+        ("BYTES", {str}),
+        ("INT64", {int}),
+        ("FP64", {float}),
+        ("FP64", {int, float}),
+    ):
+        if kinds == found:
+            return datatype
+    raise InvalidRequest(f"{param} has no datatype, and its data do not tell one: give it", param=param)
+
+
+def _check_types(datatype: Any, shape: Any, param: str) -> None:
+    if not isinstance(datatype, str):
+        raise InvalidRequest(f"{param}.datatype is {describe(datatype)}; it must be a string", param=param)
+    if not isinstance(shape, list) or not all(type(size) is int for size in shape):
+        raise InvalidRequest(f"{param}.shape is {describe(shape)}; it must be a list of integers", param=param)
 
 
 async def read_value(value: Any, model_type: ModelType, fetcher: "MediaFetcher") -> Any:

@@ -27,7 +27,7 @@ import headway_wire as wire
 from headway.core.embedding import EmbedRequest
 from headway.core.infer import Inferred, InferRequest
 from headway.core.request import TextPrompt
-from headway.errors import InvalidRequest, ModelNotFound
+from headway.errors import InvalidRequest
 from headway.server.basic.answers import PlainAnswers
 from headway.server.basic.convert import plain_requests
 from headway.server.basic.predict_input import is_tensors, read_tensors, read_value
@@ -41,7 +41,7 @@ from headway.server.inferring import load_headers, run_inference
 from headway.server.openai.embeddings import to_floats
 from headway.server.openai.metered import run_metered
 from headway.server.openapi import takes
-from headway.server.state import ServerState, state_of
+from headway.server.state import state_of
 from headway.service.frameworks import framework_of
 from headway.service.protocol import ModelCard
 
@@ -93,20 +93,12 @@ async def predict(request: Request) -> Response:
     state = state_of(request)
     arrived_s = state.clock.now()
     body = await _read(request)
-    card = find_card(state, body.model_id)
+    card = state.service.card(body.model_id)
     if speaks_tensors(card):
         return await _infer(request, card, body, arrived_s)
     if card.type == "embedding" or card.info.get("task") == "embed":
         return await _embed(request, card, body, arrived_s)
     return await _continue(request, card, body, arrived_s)
-
-
-def find_card(state: ServerState, name: str) -> ModelCard:
-    """Raises ModelNotFound."""
-    for card in state.service.models():
-        if card.id == name:
-            return card
-    raise ModelNotFound("no model of that name is served; GET /v1/models lists them", param="model_id")
 
 
 def speaks_tensors(card: ModelCard) -> bool:

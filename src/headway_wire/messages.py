@@ -40,6 +40,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     characters."""
     max_matches: Optional[int] = None
     """With a trigger: the choice ends (stop) once the grammar was complete so often."""
+    last_trigger: str = ""
+    """With a trigger: the choice ends (stop) with the end of a match whose beginning this matches too."""
     param: str = "structured_outputs"
     """The request's field that it comes from, for errors."""
 

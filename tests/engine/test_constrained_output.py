@@ -159,6 +159,17 @@ def test_max_matches_ends_an_answer_behind_its_last_match(rig: TinyRig) -> None:
     assert all(rig.text(str(most)).endswith("!") and rig.output(str(most)).finish_reason == "stop" for most in (1, 2))
 
 
+def test_a_last_trigger_ends_an_answer_behind_the_match_that_it_begins(rig: TinyRig) -> None:
+    for name, last in (("first", "def"), ("second", "abc"), ("none", "")):
+        asked = wire.Constraint(grammar=regex_grammar("(def|abc)[0-9]{2}!"), trigger="def|abc", last_trigger=last)
+        rig.submit(name, "aab", asked, max_tokens=40)
+    rig.run()
+    assert rig.text("first").count("!") == 1
+    assert rig.text("second").count("!") == 2, "def first, and abc behind it"
+    assert rig.text("none").count("!") > 2
+    assert [rig.output(name).finish_reason for name in ("first", "second", "none")] == ["stop", "stop", "length"]
+
+
 def test_a_match_that_the_grammar_cannot_begin_with_stays_free_text(rig: TinyRig) -> None:
     rig.submit("a", "aab", constraint("xyz[0-9]", trigger="def|xyz"), max_tokens=25)
     rig.run()

@@ -228,6 +228,8 @@ def test_a_bad_grammar_is_refused_with_its_reason_and_a_second_time_for_nothing(
         (wire.Constraint(trigger="x"), "a trigger and no grammar"),
         (wire.Constraint(grammar="start: /a/", trigger="("), "no regular expression"),
         (wire.Constraint(grammar="start: /a/", max_matches=1), "max_matches is 1"),
+        (wire.Constraint(grammar="start: /a/", last_trigger="a"), "a last_trigger: it needs a trigger"),
+        (wire.Constraint(grammar="start: /a/", trigger="a", last_trigger="("), "last_trigger is no regular expression"),
         (wire.Constraint(grammar="start: /a/", trigger="a", max_matches=0), "max_matches is 0"),
         (wire.Constraint(max_reasoning_tokens=3), "max_reasoning_tokens is 3"),
         (wire.Constraint(reasoning_end="e", max_reasoning_tokens=-1), "max_reasoning_tokens is -1"),

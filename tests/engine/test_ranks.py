@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+from tests.engine.tiny_rig import TinyRig, regex_grammar, right_answer
 
 import headway_wire as wire
 from headway.config import EngineConfig
@@ -74,6 +75,18 @@ def test_ranks_answer_as_worked_by_hand(loaded: tuple[Engine, dict[str, object]]
         assert told.logprob == pytest.approx(wanted[event.token_ids[0]], abs=1e-4)
         assert told.top_logprobs == pytest.approx(sorted(wanted, reverse=True)[:20], abs=1e-4)
         context += event.token_ids
+
+
+def test_ranks_keep_to_a_grammar(loaded: tuple[Engine, dict[str, object]]) -> None:
+    rig, pattern = TinyRig(loaded[0]), "[a-f]{2}(xyz|123)[0-9]{2,4}"
+    rig.submit("held", "hello", wire.Constraint(grammar=regex_grammar(pattern)))
+    rig.submit("free", "ab", None, max_tokens=20)
+    rig.run()
+    right, output = right_answer("hello", pattern), rig.output("held")
+    assert (output.token_ids, output.finish_reason) == (right.token_ids, right.finish_reason)
+    assert right.num_forced > 0
+    assert sum(event.num_forced_tokens for event in rig.told("held")) == right.num_forced
+    assert rig.output("free").token_ids == greedy_by_hand(ASKED, 20)
 
 
 def test_the_plan_is_told_for_one_process_and_the_bytes_for_all(loaded: tuple[Engine, dict[str, object]]) -> None:

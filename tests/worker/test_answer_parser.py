@@ -7,17 +7,19 @@ import pytest
 
 import headway_wire as wire
 from headway.core.output import TextDelta
+from headway.core.request import ChatPrompt, GenerateRequest
 from headway.core.sampling import SamplingParams
 from headway.core.tools import ToolCall, add_deltas
 from headway.testing.script import Script
 from headway.testing.scripted_text import make_text
 from headway.text.reasoning import ReasoningState, choose_reasoning
 from headway.text.tokenizer import Tokenizer
-from headway.text.tool_calls import choose_dialect
+from headway.text.tool_calls import Dialect, choose_dialect, pythonic
+from headway.text.tool_calls.dialect import special_ids
 from headway.worker import answer_parser
 from headway.worker.answer_parser import AnswerParser
 from headway.worker.assembler import ChoiceAssembler
-from headway.worker.constraining import OutputForm
+from headway.worker.constraining import OutputForm, OutputStyle, choose_form
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}é"}}\n</tool_call>'
@@ -79,6 +81,81 @@ def test_a_call_that_is_cut_ends_by_length(tokenizer: Tokenizer, is_enforced: bo
     assert last.finish_reason == "length"
     assert assembler.num_unreadable == 0
     assert [call.arguments for call in calls] == (['{"a": "'] if is_enforced else [])
+
+
+LFM2 = "<|tool|>[f(a='x')]<|end|>"
+"""As LFM2 writes calls, with <|tool|> and <|end|> for its own control tokens."""
+
+
+def marked_form(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> OutputForm:
+    """Of a model whose calls open with a special token."""
+    monkeypatch.setattr(pythonic, "START", "<|tool|>")
+    monkeypatch.setattr(pythonic, "END", "<|end|>")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}}]
+    own = pythonic.PythonicForm(has_tags=True, markers=("<|tool|>", "<|end|>"))
+    dialect = Dialect("pythonic", own, special_ids(tokenizer, own.markers), needs_instructions=False)
+    assert "<|tool|>" in dialect.specials
+    return OutputForm(None, ReasoningState.CLOSED, dialect, tools, is_enforced=True)
+
+
+@pytest.mark.parametrize("is_genuine", [True, False])
+def test_a_marker_that_is_spelt_in_other_tokens_streams_nothing(
+    is_genuine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = make_text(Script()).tokenizer
+    parser_form = marked_form(tokenizer, monkeypatch)
+    ids = tokenizer.encode(LFM2, add_special_tokens=False, parse_special=is_genuine)
+    assembler = ChoiceAssembler(tokenizer, SamplingParams(), 0, parser_form)
+    cut = ids[: len(ids) - len(tokenizer.encode("x')]<|end|>", add_special_tokens=False, parse_special=is_genuine))]
+    _, text, calls, last = read(assembler, [[97, 32], *([token_id] for token_id in cut)], end="length")
+    if is_genuine:
+        assert (text, [(call.name, call.arguments) for call in calls]) == ("a", [("f", '{"a": "')])
+    else:
+        assert (text, calls) == ("a <|tool|>[f(a='", []), "the engine does not hold it to anything"
+    assert (last.finish_reason, assembler.num_unreadable) == ("length", 0)
+
+
+@pytest.mark.parametrize("tokens_a_step", [1, 3, 100])
+def test_a_marker_that_is_spelt_is_a_call_if_it_is_whole_and_valid(
+    tokens_a_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = make_text(Script()).tokenizer
+    spelt = tokenizer.encode(LFM2, add_special_tokens=False)
+    genuine = tokenizer.encode(LFM2, add_special_tokens=False, parse_special=True)
+    broken = tokenizer.encode("<|tool|>[f(a=)]", add_special_tokens=False)
+    ids = [*spelt, *genuine, *broken]
+    assembler = ChoiceAssembler(tokenizer, SamplingParams(), 0, marked_form(tokenizer, monkeypatch))
+    steps = [ids[i : i + tokens_a_step] for i in range(0, len(ids), tokens_a_step)]
+    _, text, calls, last = read(assembler, steps)
+    assert [(call.name, call.arguments) for call in calls] == [("f", '{"a": "x"}')] * 2
+    assert (text, last.finish_reason, assembler.num_unreadable) == ("<|tool|>[f(a=)]", "stop", 1)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_what_a_stop_cuts_is_never_half_a_call(tokenizer: Tokenizer, told: int) -> None:
+    request = GenerateRequest(
+        "r",
+        "m",
+        ChatPrompt([{"role": "user", "content": "hi"}], TOOLS),
+        SamplingParams(stop_token_ids=(ord("}"),)),
+    )
+    style = OutputStyle(choose_dialect("", tokenizer, "hermes"))
+    found = choose_form(style, request, "")
+    assert found is not None
+    assert not found.is_enforced
+    whole = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n'
+    half = '<tool_call>\n{"name": "f", "arguments": {"a": 2'
+    assembler = ChoiceAssembler(tokenizer, SamplingParams(stop_token_ids=(ord("}"),)), 0, found)
+    said = list((whole * told + half).encode())
+    deltas = [assembler.push(wire.TokenEvent("r", 0, [byte])) for byte in said]
+    deltas.append(assembler.push(wire.TokenEvent("r", 0, [ord("}")], finish_reason="stop", stop_reason=ord("}"))))
+    calls: list[ToolCall] = []
+    for delta in deltas:
+        add_deltas(calls, delta.tool_calls if delta else ())
+    assert [(call.name, call.arguments) for call in calls] == [("f", '{"a": 1}')] * told
+    assert "".join(delta.text for delta in deltas if delta) == "\n" * told + half
+    assert deltas[-1] is not None
+    assert (deltas[-1].finish_reason, deltas[-1].stop_reason, assembler.num_unreadable) == ("stop", ord("}"), 0)
 
 
 def test_a_stop_string_is_met_wherever_it_stands(tokenizer: Tokenizer) -> None:

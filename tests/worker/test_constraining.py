@@ -92,6 +92,15 @@ def test_a_tool_that_may_not_be_called_is_no_call_and_triggers_nothing(tokenizer
     assert [tool["function"]["name"] for tool in form.tools] == ["g"]
 
 
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_beside_structural_tags_one_call_is_the_end(style: OutputStyle, is_parallel: bool) -> None:
+    structures = [{"begin": "<f=", "schema": {"type": "integer"}, "end": ">"}]
+    tag = StructuredOutputs(kind="structural_tag", value={"structures": structures, "triggers": ["<f"]})
+    found = constraint(style, request(ToolUse(is_parallel=is_parallel), structured_outputs=tag))
+    assert (found.trigger, found.max_matches) == ("(?:<f)|(?:<tool_call>)", None)
+    assert found.last_trigger == ("" if is_parallel else "<tool_call>")
+
+
 def test_one_call_is_one(style: OutputStyle) -> None:
     several = "start: block ("
     for use in (ToolUse("required", is_parallel=False), ToolUse("named", "f"), ToolUse(is_parallel=False)):

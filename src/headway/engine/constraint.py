@@ -67,12 +67,15 @@ class OutputConstraint:
         self._constraint = constraint
         self._tokens = compiled.tokens
         self._trigger = re.compile(constraint.trigger) if constraint.trigger else None
+        self._last_trigger = re.compile(constraint.last_trigger) if constraint.last_trigger else None
         self._forces = forces
         self._free = FreeText(self._tokens.bytes_of)
         self._begun = b""
         """While it is OPENING: what has come, without white space before it."""
         self._num_reasoning_tokens = 0
         self._num_matches = 0
+        self._is_last = False
+        """What is matched is the last of the output."""
 
     @property
     def needs_mask(self) -> bool:
@@ -176,9 +179,16 @@ class OutputConstraint:
         for found in self._free.search(self._trigger):
             ids = self._accepted(self._begin_match(), self._ids_of(found))
             if ids is not None:
+                self._is_last = self._ends_output(ids)
                 return self._match(ids)
         self.phase, self.matcher = Phase.FREE, None
         return []
+
+    def _ends_output(self, ids: list[int]) -> bool:
+        """Whether a match that begins with these tokens is the last, by what it begins with."""
+        if self._last_trigger is None:
+            return False
+        return self._last_trigger.match(b"".join(map(self._tokens.bytes_of, ids)).decode(errors="replace")) is not None
 
     def _ids_of(self, found: Found) -> list[int]:
         return [*(self._tokens.encode_bytes(found.head) if found.head else ()), *found.token_ids]
@@ -209,7 +219,7 @@ class OutputConstraint:
         check_matcher(matcher, PARAM)
         if matcher.is_stopped() and self._trigger is not None:
             self._num_matches += 1
-            if self._num_matches != self._constraint.max_matches:
+            if self._num_matches != self._constraint.max_matches and not self._is_last:
                 return forced + self._be_free()
         return forced
 
@@ -223,6 +233,8 @@ def check_constraint(constraint: wire.Constraint) -> None:
             f"the constraint's max_matches is {constraint.max_matches}; it must be at least 1, beside a trigger",
             param=PARAM,
         )
+    if constraint.last_trigger and not constraint.trigger:
+        raise InvalidRequest("the constraint has a last_trigger: it needs a trigger too", param=PARAM)
     if constraint.reasoning_start and not (constraint.reasoning_end and constraint.trigger):
         raise InvalidRequest(
             "the constraint has a reasoning_start: it needs a reasoning_end and a trigger too", param=PARAM
@@ -233,10 +245,11 @@ def check_constraint(constraint: wire.Constraint) -> None:
             f"the constraint's max_reasoning_tokens is {limit}; it must be at least 0, and needs a reasoning_end",
             param="thinking_token_budget",
         )
-    try:
-        re.compile(constraint.trigger)
-    except re.error as error:
-        raise InvalidRequest(f"the constraint's trigger is no regular expression: {error}", param=PARAM) from error
+    for name, pattern in (("trigger", constraint.trigger), ("last_trigger", constraint.last_trigger)):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidRequest(f"the constraint's {name} is no regular expression: {error}", param=PARAM) from error
 
 
 def is_constraining(constraint: wire.Constraint | None) -> bool:

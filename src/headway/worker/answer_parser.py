@@ -35,7 +35,7 @@ class AnswerParser:
             self._splitter = form.reasoning.make_splitter(form.state)
         self._calls: ToolCallParser | None = None
         if form.dialect is not None:
-            self._calls = form.dialect.make_parser(form.tools, is_enforced=form.is_enforced)
+            self._calls = form.dialect.make_parser(form.tools, is_enforced=form.is_enforced, tells_specials=True)
         self._num_failures = 0
 
     @property
@@ -48,14 +48,14 @@ class AnswerParser:
         """Calls that could not be read and became text, faults of ours included."""
         return self._num_failures + (self._calls.num_unreadable if self._calls is not None else 0)
 
-    def push(self, text: str) -> Pieces:
-        """Takes the next piece."""
+    def push(self, text: str, num_special: int = 0) -> Pieces:
+        """Takes the next piece; num_special: its last so many characters are one special token."""
         reasoning = ""
         if self._splitter is not None:
             reasoning, text = self._splitter.push(text)
         if self._calls is None or not text:
             return Pieces(reasoning, text)
-        return Pieces(reasoning, *self._parsed(self._calls, text))
+        return Pieces(reasoning, *self._parsed(self._calls, text, num_special=min(num_special, len(text))))
 
     def end(self, *, is_cut: bool) -> Pieces:
         """What was held back. is_cut: the output did not end by itself."""
@@ -71,11 +71,11 @@ class AnswerParser:
         return Pieces(reasoning, before + behind, [*calls, *more])
 
     def _parsed(
-        self, parser: ToolCallParser, text: str | None, *, is_cut: bool = False
+        self, parser: ToolCallParser, text: str | None, *, is_cut: bool = False, num_special: int = 0
     ) -> tuple[str, Sequence[ToolCallDelta]]:
         """text None: the end."""
         try:
-            return parser.end(is_cut) if text is None else parser.push(text)
+            return parser.end(is_cut) if text is None else parser.push(text, num_special)
         except Exception:
             # Tokens were generated and paid for: the answer goes on as text. Counted in num_unreadable.
             logger.exception("a tool call parser failed: the rest of the answer is told as text")

@@ -147,7 +147,7 @@ class ChoiceAssembler:
             piece, matched = self._detokenizer.push((token_id,)), None
             if self._sampling.stop and self.num_tokens + index >= self._sampling.min_tokens:
                 piece, matched = self._search(piece)
-            parts.append(piece if self._parser is None else self._parse(self._parser, piece))
+            parts.append(piece if self._parser is None else self._parse(self._parser, piece, token_id))
             if matched is not None:
                 return "".join(parts), index + 1, matched
         return "".join(parts), len(token_ids), None
@@ -156,13 +156,21 @@ class ChoiceAssembler:
         match = self._stop.push(piece)
         return match.text, match.matched
 
-    def _parse(self, parser: AnswerParser, piece: str) -> str:
+    def _parse(self, parser: AnswerParser, piece: str, token_id: int) -> str:
         """Tells the parser one token's text; leaves none."""
         was_reasoning = parser.is_reasoning
         if piece:
-            self._parsed.append(parser.push(piece))
+            self._parsed.append(parser.push(piece, self._num_special(piece, token_id)))
         self.num_reasoning += was_reasoning or parser.is_reasoning
         return ""
+
+    def _num_special(self, piece: str, token_id: int) -> int:
+        """How many characters of one token's piece are a special token. Behind stop strings, which hold text back,
+        nobody asks."""
+        if token_id not in self._tokenizer.special_token_ids:
+            return 0
+        text = self._tokenizer.token_text(token_id)
+        return len(text) if piece.endswith(text) else 0
 
     def _take_pieces(self, text: str, finish_reason: FinishReason | None, stop_reason: int | str | None) -> Pieces:
         """What a delta tells: `text`, or what the parser made of it and of what it was told before."""
@@ -172,7 +180,7 @@ class ChoiceAssembler:
         if text:
             parsed.append(self._parser.push(text))
         if finish_reason is not None:
-            is_cut = finish_reason != "stop" or isinstance(stop_reason, str)
+            is_cut = finish_reason != "stop" or stop_reason is not None
             parsed.append(self._parser.end(is_cut=is_cut))
         if len(parsed) == 1:
             return parsed[0]

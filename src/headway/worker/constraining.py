@@ -42,7 +42,7 @@ class OutputForm:
     """None: calls are not looked for."""
     tools: Sequence[Mapping[str, Any]] = ()
     is_enforced: bool = False
-    """The engine sees to it that calls are valid."""
+    """The engine sees to it that calls are valid, and nothing that the request asks for ends one in the middle."""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -59,6 +59,7 @@ class _Answer:
     trigger: str = ""
     max_matches: int | None = None
     param: str = "tools"
+    last_trigger: str = ""
 
 
 def choose_form(style: OutputStyle, request: GenerateRequest, rendered: str) -> OutputForm | None:
@@ -75,7 +76,9 @@ def choose_form(style: OutputStyle, request: GenerateRequest, rendered: str) -> 
     if reasoning is None and calls is None:
         return None
     tools = _callable(prompt.tools or (), request.tool_use)
-    return OutputForm(reasoning, _state(style, prompt, rendered), calls, tools, style.can_constrain)
+    # A stop may come in the middle of a call: then none is given before it is whole, and half a one is text.
+    is_enforced = style.can_constrain and not (request.sampling.stop or request.sampling.stop_token_ids)
+    return OutputForm(reasoning, _state(style, prompt, rendered), calls, tools, is_enforced)
 
 
 def choose_constraint(style: OutputStyle, request: GenerateRequest, rendered: str) -> wire.Constraint | None:
@@ -120,6 +123,7 @@ def choose_constraint(style: OutputStyle, request: GenerateRequest, rendered: st
         max_reasoning_tokens=budget,
         trigger=answer.trigger,
         max_matches=answer.max_matches,
+        last_trigger=answer.last_trigger,
         param=answer.param,
     )
 
@@ -147,8 +151,10 @@ def _answer(
     if structured is None:
         return _Answer(calls, trigger, 1 if is_one else None)  # 3.
     both = either(structured.grammar, calls)
-    triggers = f"(?:{structured.trigger})|(?:{trigger})" if structured.trigger else ""
-    return _Answer(both, triggers, None, structured.param)  # 2.
+    if not structured.trigger:
+        return _Answer(both, param=structured.param)  # 2.
+    triggers = f"(?:{structured.trigger})|(?:{trigger})"
+    return _Answer(both, triggers, param=structured.param, last_trigger=trigger if is_one else "")
 
 
 def _callable(tools: Sequence[Mapping[str, Any]], use: ToolUse) -> Sequence[Mapping[str, Any]]:

@@ -28,15 +28,17 @@ class ToolCallParser(Protocol):
     raises.
 
     With is_enforced a call is given while it is made, once the answer has kept to the grammar up to its arguments; else
-    only when it is whole and valid. So half a call comes only of an answer that was cut (finish_reason length).
+    only when it is whole and valid. So half a call comes only of an answer that was cut (finish_reason length). Where a
+    dialect opens calls with a special token, the same text spelt in other tokens is none to the engine, and what stands
+    behind it is not enforced.
     """
 
     @property
     def num_unreadable(self) -> int:
         """Calls that could not be read, and so became text. One that the end cut short does not count."""
 
-    def push(self, text: str) -> Parsed:
-        """Takes the next piece of the answer."""
+    def push(self, text: str, num_special: int = 0) -> Parsed:
+        """Takes the next piece of the answer; num_special: its last so many characters are one special token."""
 
     def end(self, is_cut: bool) -> Parsed:
         """What was held back. is_cut: the answer did not end by itself, but by a limit, a stop string or an abort."""

@@ -109,14 +109,16 @@ class Block:
         self.is_certain = False
         """It is a call, whether it can be read or not."""
         self._syntax = syntax
+        self._can_stream = is_enforced
         self._is_enforced = is_enforced
         self._kept: list[ToolCallDelta] = []
         """Deltas of a call that is not whole yet."""
         self._is_begun = False
         self._ids: set[str] = set()
 
-    def open(self) -> None:
-        """A block begins."""
+    def open(self, *, is_genuine: bool) -> None:
+        """A block begins; is_genuine: as the engine sees it too."""
+        self._is_enforced = self._can_stream and is_genuine
         self.source.taken.clear()
         self.num_finished = 0
         self.is_streamed = False
@@ -183,21 +185,33 @@ class BlockParser:
         syntax: the dialect's.
         names: of the tools that there are.
         is_enforced: the engine was given the dialect's trigger or grammar.
+        specials: openings that count, for the engine, only as the special tokens that they are.
     """
 
-    def __init__(self, syntax: Syntax, names: Collection[str], *, is_enforced: bool) -> None:
+    def __init__(
+        self, syntax: Syntax, names: Collection[str], *, is_enforced: bool, specials: Collection[str] = ()
+    ) -> None:
         self.num_unreadable = 0
         self._block = Block(syntax, names, is_enforced)
         self._syntax = syntax
         self._opening = re.compile("|".join(map(re.escape, syntax.openings)))
+        self._specials = specials
+        self._special_starts: set[int] = set()
+        """Where in the source's text special tokens begin."""
         self._is_cut = False
         self._reading = self._read()
         next(self._reading)
 
-    def push(self, text: str) -> Parsed:
-        """Takes the next piece of the answer."""
+    def push(self, text: str, num_special: int = 0) -> Parsed:
+        """Takes the next piece of the answer; num_special: its last so many characters are one special token."""
+        source = self._block.source
         if text:
-            self._block.source.feed(text)
+            if self._specials:
+                moved = {start - source.at for start in self._special_starts}
+                self._special_starts = {start for start in moved if start >= 0}
+            source.feed(text)
+            if num_special:
+                self._special_starts.add(len(source.text) - num_special)
             self._reading.send(None)
         return self._block.answer.take()
 
@@ -212,11 +226,17 @@ class BlockParser:
     def _read(self) -> Reading[None]:
         yield
         while (yield from self._find_opening()):
-            self._block.open()
+            self._block.open(is_genuine=self._is_genuine())
             try:
                 yield from self._syntax.read(self._block)
             except Unreadable:
                 self._give_up()
+
+    def _is_genuine(self) -> bool:
+        """Whether the opening that is next is one to the engine."""
+        source = self._block.source
+        is_special = any(source.text.startswith(special, source.at) for special in self._specials)
+        return not is_special or source.at in self._special_starts
 
     def _give_up(self) -> None:
         is_over = self._block.source.is_ended and self._is_cut

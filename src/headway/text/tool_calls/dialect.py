@@ -109,10 +109,20 @@ class Dialect:
         self.form.write_grammar(writer, read_tools(tools, names), is_parallel)
         return writer.grammar()
 
-    def make_parser(self, tools: Sequence[Mapping[str, Any]], *, is_enforced: bool) -> ToolCallParser:
-        """A parser for one choice. is_enforced: the engine was given the trigger or the grammar."""
+    def make_parser(
+        self, tools: Sequence[Mapping[str, Any]], *, is_enforced: bool, tells_specials: bool = False
+    ) -> ToolCallParser:
+        """A parser for one choice.
+
+        Args:
+            tools: as the request has them.
+            is_enforced: the engine was given the trigger or the grammar.
+            tells_specials: pushes tell which text is a special token's; else all that reads as one is one.
+        """
         found = read_tools(tools)
-        return BlockParser(self.form.syntax(found), {tool.name for tool in found}, is_enforced=is_enforced)
+        specials = frozenset(self.specials) if tells_specials else frozenset[str]()
+        names = {tool.name for tool in found}
+        return BlockParser(self.form.syntax(found), names, is_enforced=is_enforced, specials=specials)
 
     def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """A system text that tells a model of these tools and of the form of calls."""

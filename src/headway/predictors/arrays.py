@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-import headway_wire as wire
 from headway.predictors.options import invalid_input
 from headway_wire import Infer, Outputs, PredictorError, TensorSpec
 from headway_wire.tensors import NUMPY_NAMES, from_array, to_array
@@ -22,8 +21,7 @@ def run_batch(
     """An answer to each request, in order; what is wrong with one fails that one alone.
 
     `prepare` makes the inputs of one request, whose first axes are as long as each other; those that fit together are
-    computed together and each request gets its part of every output (`answer`). A batch of several that fails is
-    computed again one by one: its error may be the fault of one.
+    computed together, and each request gets its part of every output (`answer`). What `compute` raises is raised.
     """
     answers: dict[int, Outputs] = {}
     groups: dict[Any, list[tuple[int, Arrays]]] = {}
@@ -35,39 +33,45 @@ def run_batch(
         else:
             groups.setdefault(_form(arrays), []).append((place, arrays))
     for group in groups.values():
-        for place, result in zip((place for place, _ in group), _compute_group(group, compute), strict=True):
-            request = requests[place]
-            try:
-                answers[place] = answer(request, result) if isinstance(result, dict) else _failed(request, result)
-            except PredictorError as error:
-                answers[place] = _failed(request, error)
+        results = compute_together([arrays for _, arrays in group], compute)
+        for (place, _), arrays in zip(group, results, strict=True):
+            answers[place] = answer(requests[place], arrays)
     return [answers[place] for place in range(len(requests))]
 
 
-def tensors_of_request(request: Infer, inputs: Sequence[TensorSpec]) -> Arrays:
-    """The request's tensors by name. Optional inputs that are not given are left out.
+def compute_together(parts: Sequence[Arrays], compute: Callable[[Arrays], Arrays]) -> list[Arrays]:
+    """The outputs of each of the inputs, joined along their first axes; one by one where an output does not follow it.
 
-    Raises PredictorError for an input that is missing, unknown, or of another type or shape.
+    Of one alone the outputs are as they are, whatever their first axes.
     """
-    given = {tensor.name: tensor for tensor in request.tensors}
-    _check_given(given, inputs)
+    if len(parts) == 1:
+        return [compute(parts[0])]
+    sizes = [len(next(iter(arrays.values()))) for arrays in parts]
+    joined = compute({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    if any(array.ndim == 0 or len(array) != sum(sizes) for array in joined.values()):
+        return [compute(arrays) for arrays in parts]
+    ends = np.cumsum(sizes)
+    return [
+        {name: array[end - size : end] for name, array in joined.items()} for end, size in zip(ends, sizes, strict=True)
+    ]
+
+
+def tensors_of_request(request: Infer) -> Arrays:
+    """The request's tensors by name; names, datatypes and shapes were checked on the way (worker/infer_check).
+
+    Raises PredictorError for bytes that are no elements of BYTES.
+    """
     arrays = {}
-    for name, tensor in given.items():
+    for tensor in request.tensors:
         try:
-            arrays[name] = to_array(tensor)
+            arrays[tensor.name] = to_array(tensor)
         except ValueError as error:
-            raise invalid_input(f"{name}: {error}", name) from error
+            raise invalid_input(f"{tensor.name}: {error}", "inputs") from error
     return arrays
 
 
 def tensor_outputs(request: Infer, arrays: Mapping[str, np.ndarray], bf16: Collection[str] = ()) -> Outputs:
-    """The arrays, or those that the request wants. `bf16`: sent as BF16, from float32.
-
-    Raises PredictorError for an output that there is not.
-    """
-    for name in request.outputs:
-        if name not in arrays:
-            raise invalid_input(f"there is no output {name[:100]!r}; there are {', '.join(arrays)}", "outputs")
+    """The arrays, or those that the request wants. `bf16`: sent as BF16, from float32."""
     tensors = [
         from_array(name, array, datatype="BF16" if name in bf16 else "")
         for name, array in arrays.items()
@@ -120,62 +124,13 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Of each, in float32."""
     wide = logits.astype(np.float32)
-    # Each half by the form that does not overflow.
-    return np.asarray(np.where(wide >= 0, 1 / (1 + np.exp(-np.abs(wide))), 1 - 1 / (1 + np.exp(-np.abs(wide)))))
+    small = np.exp(-np.abs(wide))  # never overflows
+    return np.asarray(np.where(wide >= 0, 1, small) / (1 + small))
 
 
 def _form(arrays: Arrays) -> tuple[Any, ...]:
     """The same of arrays that can be joined along their first axes."""
     return tuple((name, array.dtype.str, array.ndim, array.shape[1:]) for name, array in sorted(arrays.items()))
-
-
-def _failed(request: Infer, error: PredictorError) -> Outputs:
-    return Outputs(request_id=request.request_id, error=error.error)
-
-
-def _compute_group(
-    group: Sequence[tuple[int, Arrays]], compute: Callable[[Arrays], Arrays]
-) -> list[Arrays | PredictorError]:
-    """Outputs of each of a group, which is computed at once where it has more than one."""
-    parts = [arrays for _, arrays in group]
-    if len(parts) == 1:
-        return [_compute_alone(parts[0], compute)]
-    sizes = [len(next(iter(arrays.values()))) for arrays in parts]
-    joined = _compute_alone({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, compute)
-    if isinstance(joined, PredictorError) or any(len(array) != sum(sizes) for array in joined.values()):
-        return [_compute_alone(arrays, compute) for arrays in parts]
-    ends = np.cumsum(sizes)
-    return [
-        {name: array[end - size : end] for name, array in joined.items()} for end, size in zip(ends, sizes, strict=True)
-    ]
-
-
-def _compute_alone(arrays: Arrays, compute: Callable[[Arrays], Arrays]) -> Arrays | PredictorError:
-    """The outputs, or what the framework said."""
-    try:
-        return compute(arrays)
-    except PredictorError as error:
-        return error
-    except Exception as error:  # whatever a framework raises about its input: it is this request's answer
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
-        return PredictorError("ModelError", f"the model failed on {shapes}: {str(error)[:500] or type(error).__name__}")
-
-
-def _check_given(given: Mapping[str, wire.Tensor], inputs: Sequence[TensorSpec]) -> None:
-    """Each input once, no other, and of its type and shape."""
-    known = {spec.name for spec in inputs}
-    for name in given:
-        if name not in known:
-            raise invalid_input(f"there is no input {name[:100]!r}; there are {', '.join(sorted(known))}", name[:100])
-    for spec in inputs:
-        tensor = given.get(spec.name)
-        if tensor is None:
-            if not spec.is_optional:
-                raise invalid_input(f"the input {spec.name} ({spec.datatype} {spec.shape}) is missing", spec.name)
-            continue
-        if tensor.datatype != spec.datatype:
-            raise invalid_input(f"{spec.name} is {tensor.datatype}; it must be {spec.datatype}", spec.name)
-        check_shape(tensor.shape, spec)
 
 
 def _cast(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

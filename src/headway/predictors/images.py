@@ -15,6 +15,7 @@ from headway.predictors.options import invalid_config, invalid_input, unsupporte
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those that are decoded: Pillow knows others, by larger and less tried code."""
+MAX_PIXELS = 50_000_000
 
 
 class ImageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +38,7 @@ class ImageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     datatype: Literal["FP32", "FP16", "UINT8"] = "FP32"
     """UINT8: neither scaled nor normalised."""
-    max_pixels: int = 50_000_000
+    max_pixels: int = MAX_PIXELS
     """Of an image that comes: a small file can name a huge one."""
 
     @property
@@ -73,7 +74,7 @@ class ImageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise invalid_config("image.std is divided by, and has a 0", "image.std")
 
 
-def decode_image(data: bytes, max_pixels: int = ImageOptions.max_pixels) -> Any:
+def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
     """A PIL image of an encoded one (its first frame), upright as its EXIF says.
 
     Raises PredictorError for what is no image, for one that is cut off, and for one with more pixels than `max_pixels`,
@@ -100,6 +101,8 @@ def decode_image(data: bytes, max_pixels: int = ImageOptions.max_pixels) -> Any:
 
 def prepare_image(image: Any, options: ImageOptions) -> np.ndarray:
     """A PIL image as options.shape of options.datatype. Transparency is laid on black, as converting to RGB does."""
+    if image.mode.startswith("I"):
+        image = _from_16_bits(image)
     image = _resize(image.convert("L" if options.channels == "L" else "RGB"), options)
     pixels = np.asarray(image)
     if options.channels == "L":
@@ -161,6 +164,12 @@ def _resize(image: Any, options: ImageOptions) -> Any:
     image = image.resize((new_width, new_height), method)
     left, top = round((new_width - width) / 2), round((new_height - height) / 2)
     return image.crop((left, top, left + width, top + height))
+
+
+def _from_16_bits(image: Any) -> Any:
+    """Grey of 16 bits as 8: Pillow's own conversion would make all above 255 white."""
+    pil, _ = _pillow()
+    return pil.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
 
 
 def _by_channel(values: Sequence[float], options: ImageOptions) -> np.ndarray:

@@ -14,7 +14,7 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 
 def read_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
     """Options as `kind`, whose fields are those that there are. Raises PredictorError (InvalidConfig)."""
-    known = kind.__struct_fields__
+    known = kind.__struct_encode_fields__
     for name in options:
         if name not in known:
             raise invalid_config(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headway.cli import chat, generate
-from headway.cli.answers import Ask
+from headway.cli.answers import Ask, Piece
 from headway.cli.asking import print_answer
 from headway.cli.conversation import Conversation
 from headway.cli.main import run
@@ -21,18 +21,18 @@ from headway.errors import ContextLengthExceeded, WorkerDied
 
 
 class ScriptedAnswers:
-    """Answers in order: pieces of text; an exception is raised, a callable called."""
+    """Answers in order: pieces, or texts; an exception is raised, a callable called."""
 
     title = "scripted"
 
-    def __init__(self, *answers: Iterable[str | Exception | Callable[[], Any]]) -> None:
+    def __init__(self, *answers: Iterable[str | Piece | Exception | Callable[[], Any]]) -> None:
         self.answers = list(answers)
         self.asks: list[Ask] = []
         self.num_closed = 0
         self.num_ended = 0
         self.given: tuple[Any, ...] = ()
 
-    async def answer(self, ask: Ask) -> AsyncGenerator[str, None]:
+    async def answer(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         self.asks.append(ask)
         try:
             for piece in self.answers.pop(0):
@@ -42,7 +42,7 @@ class ScriptedAnswers:
                     piece()
                     await asyncio.Event().wait()  # what was called ends this
                 else:
-                    yield piece
+                    yield piece if isinstance(piece, Piece) else Piece(piece)
         finally:
             self.num_ended += 1
 
@@ -181,14 +181,44 @@ def test_a_fault_costs_its_question_and_not_the_conversation(
     assert "headway: 9000 tokens are over 8192\n" in capsys.readouterr().err
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+THOUGHT = [Piece("Hm \x1b[31m", is_reasoning=True), Piece("so.", is_reasoning=True), "It is ", "so."]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (THOUGHT, "<Hm [31m><so.>\n\nIt is so.\n"),
+        ([Piece("Hm\n", is_reasoning=True), "So."], "<Hm>\n\nSo.\n"),
+        ([Piece("Hm", is_reasoning=True), WorkerDied("it died")], "<Hm>\n"),
+    ],
+)
+async def test_a_terminal_shows_reasoning_dimmed_and_apart_from_the_answer(
+    pieces: list[Any], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal, said = Terminal(), list[str]()
+    with contextlib.suppress(WorkerDied):
+        await print_answer(ScriptedAnswers(pieces), Ask(prompt="x"), terminal, said)
+    assert terminal.getvalue().replace("\x1b[2m", "<").replace("\x1b[0m", ">") == shown
+    assert said == [piece for piece in pieces if isinstance(piece, str)]
+
+
+async def test_a_pipe_gets_the_answer_alone() -> None:
+    pipe = io.StringIO()
+    await print_answer(ScriptedAnswers(THOUGHT), Ask(prompt="x"), pipe, [])
+    assert pipe.getvalue() == "It is so."
+
+
 @pytest.mark.parametrize("pieces", [["one"], ["one", "\n"], ["one", WorkerDied("it died")]])
 async def test_however_an_answer_ends_the_next_line_of_a_terminal_begins_at_its_start(
     pieces: list[str | Exception],
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     with contextlib.suppress(WorkerDied):
         await print_answer(ScriptedAnswers(pieces), Ask(prompt="x"), terminal, [])

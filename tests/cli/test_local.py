@@ -13,7 +13,7 @@ from headway.testing.tiny_model import write_tiny_model
 
 
 async def whole(answerer: LocalAnswerer, ask: Ask) -> str:
-    return "".join([piece async for piece in answerer.answer(ask)])
+    return "".join([f"({text})" if is_reasoning else text async for text, is_reasoning in answerer.answer(ask)])
 
 
 async def test_a_model_of_our_own_answers_messages_and_prompts_until_it_is_closed() -> None:
@@ -29,11 +29,18 @@ async def test_a_model_of_our_own_answers_messages_and_prompts_until_it_is_close
     assert not service.is_ready()[0]
 
 
+async def test_reasoning_is_told_apart() -> None:
+    service = ScriptedService(Script(reply=say("<think>\nwhy</think>\n\nso"), reasoning_parser="qwen3"))
+    answerer = await LocalAnswerer.start(service)
+    assert await whole(answerer, Ask(messages=({"role": "user", "content": "hi"},))) == "(w)(h)(y)so"
+    await answerer.aclose()
+
+
 async def test_closing_an_answer_aborts_it() -> None:
     service = ScriptedService(Script(reply=Reply(tokens=[b"a"], is_endless=True, gates={1: "never"})))
     answerer = await LocalAnswerer.start(service)
     answer = answerer.answer(Ask(prompt="x"))
-    assert await anext(answer) == "a"
+    assert await anext(answer) == ("a", False)
     await answer.aclose()
     await service.until_idle()
     assert len(service.predictor().aborts) == 1

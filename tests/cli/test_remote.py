@@ -31,7 +31,7 @@ HI = Ask(messages=({"role": "user", "content": "hi"},))
 
 
 async def whole(answerer: RemoteAnswerer, ask: Ask) -> str:
-    return "".join([piece async for piece in answerer.answer(ask)])
+    return "".join([f"({text})" if is_reasoning else text async for text, is_reasoning in answerer.answer(ask)])
 
 
 @asynccontextmanager
@@ -67,12 +67,20 @@ async def test_answers_of_a_real_server_come_as_text_for_chat_and_for_prompts() 
         await service.until_idle()
 
 
+async def test_reasoning_of_a_real_server_is_told_apart() -> None:
+    script = Script(reply=say("<think>\nwhy</think>\n\nso"), reasoning_parser="qwen3")
+    async with serving(script, ServerConfig(port=0)) as (url, _):
+        answerer = await RemoteAnswerer.connect(url, api_key=None, model=None)
+        assert await whole(answerer, HI) == "(w)(h)(y)so"
+        await answerer.aclose()
+
+
 async def test_closing_an_answer_ends_it_on_the_server() -> None:
     script = Script(reply=Reply(tokens=[b"a"], is_endless=True, gates={1: "never"}))
     async with serving(script, ServerConfig(port=0)) as (url, service):
         answerer = await RemoteAnswerer.connect(url, api_key=None, model=None)
         answer = answerer.answer(HI)
-        assert await anext(answer) == "a"
+        assert await anext(answer) == ("a", False)
         await answer.aclose()
         await service.until_idle()
         await answerer.aclose()

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Message = Mapping[str, str]
 
@@ -17,6 +17,14 @@ class Ask:
     """What was said about sampling: max_tokens, temperature, top_p, top_k, min_p, stop, seed. Names as OpenAI's."""
 
 
+class Piece(NamedTuple):
+    """Text, as it is made."""
+
+    text: str
+    is_reasoning: bool = False
+    """It comes before the answer, and is no part of it."""
+
+
 class Answerer(Protocol):
     """Gives answers, one after the other."""
 
@@ -25,8 +33,9 @@ class Answerer(Protocol):
         """The model's name, and where it runs, for the greeting."""
         ...
 
-    def answer(self, ask: Ask) -> AsyncGenerator[str, None]:
-        """Pieces of the text as they are made. Closing it (aclose) ends the answer at once. Raises HeadwayError."""
+    def answer(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+        """The text as it is made, in pieces that are not empty. Closing it (aclose) ends the answer at once. Raises
+        HeadwayError."""
         ...
 
     async def aclose(self) -> None:

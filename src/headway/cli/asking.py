@@ -13,7 +13,7 @@ from headway.cli.answers import Answerer, Ask
 from headway.cli.options import MODEL_GROUPS, parameter, setting_options
 from headway.cli.resolve import resolve_settings
 from headway.cli.settings import Settings
-from headway.cli.terminal import for_terminal, is_terminal
+from headway.cli.terminal import AnswerWriter
 from headway.errors import InvalidConfig
 
 Start = Callable[[], Coroutine[Any, Any, Answerer]]
@@ -85,19 +85,16 @@ def find_answerer(given: Mapping[str, Any], flags: Mapping[str, Any], config: Pa
 
 
 async def print_answer(answerer: Answerer, ask: Ask, stream: TextIO, said: list[str]) -> None:
-    """Writes the pieces as they come, and adds them to `said`. A terminal gets no control characters, and ends at the
-    start of a line, however the answer ends."""
-    is_shown = is_terminal(stream)
+    """Writes the pieces as they come, and adds the answer's to `said`: reasoning is none of it (AnswerWriter)."""
+    writer = AnswerWriter(stream)
     try:
         async with aclosing(answerer.answer(ask)) as pieces:
             async for piece in pieces:
-                said.append(piece)
-                stream.write(for_terminal(piece) if is_shown else piece)
-                stream.flush()
+                if not piece.is_reasoning:
+                    said.append(piece.text)
+                writer.write(piece.text, is_reasoning=piece.is_reasoning)
     finally:
-        if is_shown and not "".join(said[-1:]).endswith("\n"):
-            stream.write("\n")
-            stream.flush()
+        writer.end()
 
 
 def read_stdin() -> str:

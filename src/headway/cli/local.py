@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.cli import startup
-from headway.cli.answers import Ask
+from headway.cli.answers import Ask, Piece
 from headway.cli.banner import unmatched_lines
 from headway.cli.resolve import resolve_settings
 from headway.cli.terminal import fetch_bar, note
@@ -92,7 +92,7 @@ class LocalAnswerer:
         """The model's name."""
         return self._model
 
-    async def answer(self, ask: Ask) -> AsyncGenerator[str, None]:
+    async def answer(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         """Streams the answer; closing aborts it."""
         defaults = await self._service.generation_defaults(self._model)
         given = {"temperature": DEFAULT_TEMPERATURE, **sampling_defaults(defaults), **ask.options}
@@ -101,8 +101,10 @@ class LocalAnswerer:
         request = GenerateRequest(f"cli-{next(self._numbers)}", self._model, prompt, sampling)
         async with await self._service.generate(request) as stream:
             async for delta in stream:
+                if delta.reasoning:
+                    yield Piece(delta.reasoning, is_reasoning=True)
                 if delta.text:
-                    yield delta.text
+                    yield Piece(delta.text)
 
     async def aclose(self) -> None:
         """Ends the model's process."""

@@ -1,13 +1,13 @@
 """Answers of a running server, by OpenAI's routes."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import httpx2
 
-from headway.cli.answers import Ask
+from headway.cli.answers import Ask, Piece
 from headway.errors import (
     HeadwayError,
     InternalError,
@@ -72,7 +72,7 @@ class RemoteAnswerer:
         """model at URL."""
         return f"{self._model} at {self._url}"
 
-    async def answer(self, ask: Ask) -> AsyncGenerator[str, None]:
+    async def answer(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         """Streams the answer; closing ends the request on the server too (it sees the connection go)."""
         body: dict[str, Any] = {"model": self._model, "stream": True, **ask.options}
         is_chat = ask.prompt is None
@@ -84,9 +84,8 @@ class RemoteAnswerer:
                 async with aclosing(_events(response)) as events:
                     async for event in events:
                         for choice in event.get("choices", ()):
-                            text = (choice.get("delta") or {}).get("content") if is_chat else choice.get("text")
-                            if text:
-                                yield text
+                            for piece in _pieces(choice.get("delta") or {} if is_chat else choice):
+                                yield piece
         except httpx2.TransportError as error:
             raise InternalError(f"the connection to {self._url} broke: {_words(error)}") from None
 
@@ -140,6 +139,14 @@ async def _events(response: httpx2.Response) -> AsyncGenerator[dict[str, Any], N
             raise _server_error(500, event)
         yield event
     raise InternalError("the server ended the answer without [DONE]: it may be cut")
+
+
+def _pieces(told: dict[str, Any]) -> Iterator[Piece]:
+    """Of a chunk of chat (reasoning by either of its names) or of a completion."""
+    if reasoning := told.get("reasoning_content") or told.get("reasoning"):
+        yield Piece(reasoning, is_reasoning=True)
+    if text := told.get("content") or told.get("text"):
+        yield Piece(text)
 
 
 async def _check(response: httpx2.Response) -> None:

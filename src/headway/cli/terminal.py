@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from headway.errors import CallerError, HeadwayError
 
@@ -83,6 +83,51 @@ _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) n
 def for_terminal(text: str) -> str:
     """Text without control characters: a model could write escape sequences, and a terminal would obey them."""
     return text.translate(_CONTROL)
+
+
+class AnswerWriter:
+    """Writes an answer as it comes. A terminal gets no control characters, reasoning dimmed and apart from the answer,
+    and ends at the start of a line; a pipe or a file the answer alone, as it is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_shown = is_terminal(stream)
+        self._last = ""
+        """What was written last."""
+        self._is_reasoning = False
+        self._dimmed: Console | None = None
+
+    def write(self, text: str, *, is_reasoning: bool) -> None:
+        """The next piece; not empty."""
+        if not self._is_shown:
+            if not is_reasoning:
+                self._stream.write(text)
+                self._stream.flush()
+            return
+        if self._is_reasoning and not is_reasoning:
+            self.end()
+            self._stream.write("\n")
+        self._is_reasoning = is_reasoning
+        self._last = for_terminal(text)
+        if is_reasoning:
+            self._write_dimmed(self._last)
+        else:
+            self._stream.write(self._last)
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Nothing follows, or something else."""
+        if self._is_shown and not self._last.endswith("\n"):
+            self._stream.write("\n")
+            self._stream.flush()
+            self._last = "\n"
+
+    def _write_dimmed(self, text: str) -> None:
+        if self._dimmed is None:
+            from rich.console import Console
+
+            self._dimmed = Console(file=self._stream, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._dimmed.print(text, style="dim", end="")
 
 
 def _console(*, stderr: bool = False) -> "Console":

@@ -39,6 +39,8 @@ class CheckpointConfig:
     """Downloads and the demo model."""
     revision: str | None = None
     """Of a hub repository."""
+    max_source_bytes: int = 512 * 1024**3
+    """What a download, and an unpacked archive, may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class EngineConfig:
     kv_cache_memory: int | float | None = None
     """Bytes (int), or a fraction of the memory that is available (float, up to 1); None: the smaller of 25% of it and
     max_num_seqs x max_model_len."""
+    memory_limit: int | None = None
+    """Bytes that the model may take of its device's memory, if that is less than what is available; None: all of it."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     enable_kv_cache: bool = True

@@ -25,6 +25,7 @@ EVERYWHERE = {
     *("tool_call_parser", "reasoning_parser", "max_body_size", "response_store", "allowed_origins", "allowed_hosts"),
     "allowed_media_domains",
     *("log_format", "log_level"),
+    *("memory_limit", "max_models", "eviction", "queue_timeout"),
 }
 IDLE: dict[str, tuple[dict[str, Any], str]] = {
     "max_queue_delay_ms": ({}, r"max_queue_delay_ms is 2000.0, and batching is continuous, .* dynamic or static"),
@@ -39,6 +40,7 @@ REFUSED_AS_THE_MODEL_LOADS = {
     "quantization": "engine/test_quantization.py: the native executor's, of what is not quantised",
     "kv_cache_dtype": "engine/test_quantization.py: the torch executor's is what it computes with",
     "tensor_parallel_size": "engine/test_ranks.py: the torch executor's",
+    "gpu_memory_limit": "service/test_budget.py: of GPUs, where there are some",
     "warm_prefix": "engine/test_warm_prefix.py: needs a prefix cache",
 }
 HARMLESS = {
@@ -115,6 +117,7 @@ OF_ENCODERS_TOO: dict[str, Any] = {
     "executor": "torch",
     "device": "cpu",
     "max_model_len": 12,
+    "memory_limit": 1 << 34,
     "max_num_seqs": 3,
     "max_num_batched_tokens": 64,
     "threads": 3,

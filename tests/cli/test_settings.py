@@ -60,6 +60,11 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "api_key": ("k1,k2", ["k1", "k2"], ("k1", "k2")),
     "insecure": ("true", True, True),
     "max_queued_requests": ("3", 3, 3),
+    "memory_limit": ("2GiB", 2147483648, 2147483648),
+    "gpu_memory_limit": ("0.5", 0.5, 0.5),
+    "max_models": ("3", 3, 3),
+    "eviction": ("lru", "lru", "lru"),
+    "queue_timeout": ("30s", 30, 30.0),
     "response_store": ("1MiB", 1048576, 1048576),
     "drain_timeout": ("0", 0, 0.0),
     "max_body_size": ("1MiB", 1048576, 1048576),
@@ -77,6 +82,7 @@ BESIDE: dict[str, dict[str, str]] = {
 # Decided by Headway, or told only in a program of one's own.
 WITHOUT_FLAG = {
     "engine.max_preemptions",
+    "engine.memory_limit",
     "engine.warm_chat_template",
     "pool.restart_delays_s",
     "pool.reload_delays_s",

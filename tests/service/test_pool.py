@@ -13,6 +13,8 @@ from headway.service.events import (
     Grant,
     Keep,
     LeaseEnded,
+    ModelFacts,
+    Need,
     Start,
     Stop,
     Unwant,
@@ -32,7 +34,14 @@ class Bench:
     def __init__(self, *models: str, **config: object) -> None:
         self.clock = FakeClock()
         self.effects = FakeEffects()
-        self.pool = Pool(models or ("a",), effects=self.effects, config=PoolConfig(**config), clock=self.clock)  # type: ignore[arg-type]
+        config.setdefault("max_models", 1)
+        facts = ModelFacts(need=Need())
+        self.pool = Pool(
+            dict.fromkeys(models or ("a",), facts),
+            effects=self.effects,
+            config=PoolConfig(**config),  # type: ignore[arg-type]
+            clock=self.clock,
+        )
 
     def post(self, *events: object) -> list[object]:
         for event in events:

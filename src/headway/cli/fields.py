@@ -28,7 +28,7 @@ CONFIGS = {
 class Flag:
     """How a field looks on the command line, and where its value goes."""
 
-    group: Literal["Model", "Engine", "Text", "Server", "Logs"]
+    group: Literal["Model", "Engine", "Models", "Text", "Server", "Logs"]
     metavar: str
     """What stands for the value in the help; empty for an on/off flag."""
     to: str = ""

@@ -17,7 +17,7 @@ Act = Callable[[dict[str, Any]], int | None]
 EPILOG = (
     "Each flag is also an environment variable (--max-num-seqs: HEADWAY_MAX_NUM_SEQS) and a key of the --config file."
 )
-ALL_GROUPS = (*MODEL_GROUPS, "Server", "Logs")
+ALL_GROUPS = (*MODEL_GROUPS, "Models", "Server", "Logs")
 
 
 def setting_options(groups: Collection[str] = (), names: Collection[str] = ()) -> list[inspect.Parameter]:

@@ -38,6 +38,7 @@ from headway.config import (
     BatchingMode,
     CheckpointConfig,
     EngineConfig,
+    EvictionPolicy,
     ExecutorName,
     KVCacheDtype,
     ModelConfig,
@@ -174,6 +175,17 @@ class Settings(BaseSettings):
     )
     """How long a model may take to load."""
 
+    memory_limit: Annotated[Memory | None, Automatic, Flag("Models", "SIZE", "pool.memory_limit")] = None
+    """Memory of all loaded models together: bytes (12GiB) or a fraction of what the machine has (0.8).
+    Default: 80% of it, or of the control group's."""
+    gpu_memory_limit: Annotated[Memory | None, Automatic, Flag("Models", "SIZE", "pool.gpu_memory_limit")] = None
+    """The same of each GPU."""
+    max_models: Annotated[Count | None, Automatic, Flag("Models", "N", "pool.max_models")] = Field(None, ge=1)
+    """Models that are loaded at once. Default: as many as fit."""
+    eviction: Annotated[EvictionPolicy, Flag("Models", "NAME", "pool.eviction")] = default_of("pool.eviction")
+    """Which unused model leaves when memory is wanted: cost (the least seconds of loading for its size), lru (the
+    longest unused) or lfu (the least often used)."""
+
     chat_template: Annotated[Text | None, Flag("Text", "FILE", "text.chat_template")] = None
     """A file with a chat template (Jinja), or the template itself. Default: the model's own."""
     generation_config: Annotated[Text, Flag("Text", "WHICH", "text.generation_config")] = default_of(
@@ -206,6 +218,11 @@ class Settings(BaseSettings):
         default_of("pool.max_queued_requests"), ge=0
     )
     """Requests that may wait for the model or for a place in its batch; one more gets a 503 at once."""
+    queue_timeout: Annotated[Seconds | None, Automatic, Flag("Server", "SECONDS", "pool.queue_timeout_s")] = Field(
+        None, gt=0
+    )
+    """How long a request may wait for its model to be resident before it gets a 503. Default: as long as its own
+    time-out lets it."""
     max_body_size: Annotated[Bytes, Flag("Server", "SIZE", "server.max_body_bytes")] = Field(
         default_of("server.max_body_bytes"), ge=1024
     )

@@ -48,6 +48,7 @@ _ENCODER_OPTIONS = frozenset(
         "executor",
         "device",
         "max_model_len",
+        "memory_limit",
         "max_num_seqs",
         "max_num_batched_tokens",
         "threads",

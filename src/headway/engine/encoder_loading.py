@@ -23,13 +23,14 @@ from headway.engine.load_weights import (
 )
 from headway.errors import InvariantBroken, UnsupportedModel
 from headway.executor.base import EncodingExecutor
-from headway.executor.device import choose_device, device_available_bytes
+from headway.executor.device import choose_device, is_cuda, model_available_bytes
 from headway.executor.encoder_step import StepKV, num_step_blocks, step_kv_bytes
 from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
 from headway.planner.costs import Costs
 from headway.planner.encoder import EncoderPlan, encoder_limit, plan_encoder
+from headway.planner.torch_costs import torch_costs
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def load_encoder(source: Path, config: EngineConfig, report: Report) -> tuple[En
     weights, unmatched = match_weights(program, checkpoint, config)
     sized = _sized(config, program, encoder)
     costs = make_costs(program, checkpoint, weights, sized)
-    plan = _plan(program, costs, sized)
+    plan = _plan(program, costs, sized, model_available_bytes(config))
     progress.tell("read", 0.0)
     num_blocks = num_step_blocks(
         max_tokens=sized.max_num_batched_tokens, max_seqs=sized.max_num_seqs, block_size=BLOCK_SIZE
@@ -69,6 +70,30 @@ def load_encoder(source: Path, config: EngineConfig, report: Report) -> tuple[En
     return engine, _make_info(program, encoder, sized, plan, unmatched, progress.elapsed_s, vector.shape[1])
 
 
+def plan_encoder_model(source: Path, config: EngineConfig, available_bytes: int) -> EncoderPlan:
+    """The memory plan of an encoder that is not loaded; nothing of its weights is read, and no device is touched.
+    Blocks; raises as load_encoder.
+
+    Args:
+        source: as load_encoder's.
+        config: its device is cpu or cuda:N.
+        available_bytes: of that device.
+    """
+    checkpoint = open_checkpoint(source)
+    encoder = checkpoint.shape.encoder
+    if encoder is None:
+        raise UnsupportedModel(f"{source} is a language model, not an encoder")
+    program = make_program(checkpoint.shape)
+    weights, _ = match_weights(program, checkpoint, config)
+    sized = _sized(config, program, encoder)
+    if is_cuda(config.device):
+        costs = torch_costs(program, "bfloat16" if config.dtype == "auto" else config.dtype, sized, on_gpu=True)
+    else:
+        costs = make_costs(program, checkpoint, weights, sized)
+    weights.close()
+    return _plan(program, costs, sized, available_bytes)
+
+
 def _sized(config: EngineConfig, program: Program, encoder: EncoderShape) -> EngineConfig:
     """The config with what steps stay under: the longest text always fits."""
     longest = encoder_limit(config, max_position=program.max_position, trained_for=encoder.max_tokens)
@@ -80,7 +105,7 @@ def _sized(config: EngineConfig, program: Program, encoder: EncoderShape) -> Eng
     )
 
 
-def _plan(program: Program, costs: Costs, config: EngineConfig) -> EncoderPlan:
+def _plan(program: Program, costs: Costs, config: EngineConfig, available_bytes: int) -> EncoderPlan:
     max_tokens = config.max_num_batched_tokens
     num_blocks = num_step_blocks(max_tokens=max_tokens, max_seqs=config.max_num_seqs, block_size=BLOCK_SIZE)
     return plan_encoder(
@@ -88,7 +113,7 @@ def _plan(program: Program, costs: Costs, config: EngineConfig) -> EncoderPlan:
         kv_bytes=sum(step_kv_bytes(program, costs.kv_dtype, num_blocks * BLOCK_SIZE)),
         max_model_len=config.max_model_len or program.max_position,
         max_tokens=max_tokens,
-        available_bytes=device_available_bytes(config.device),
+        available_bytes=available_bytes,
     )
 
 

@@ -41,12 +41,13 @@ from headway.engine.step_time import position_cost
 from headway.engine.warm_prefix import pin_warm_prefixes
 from headway.errors import InvalidConfig, InvariantBroken, UnsupportedModel
 from headway.executor.base import Executor, SamplingExecutor, StepArrays
-from headway.executor.device import choose_device, device_available_bytes, is_cuda
+from headway.executor.device import choose_device, is_cuda, model_available_bytes
 from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
 from headway.observe.machine import usable_cores
 from headway.planner.memory import MemoryPlan, plan_memory
+from headway.planner.torch_costs import torch_costs
 from headway.scheduler.batching import make_batching
 from headway.scheduler.policy import make_policy
 from headway.text.tokenizer import make_tokenizer
@@ -132,7 +133,7 @@ def _plan(
     beside streams."""
     costs = make_costs(program, checkpoint, weights, config)
     on_gpu = is_cuda(config.device)
-    available = device_available_bytes(config.device)
+    available = model_available_bytes(config)
     if not on_gpu:  # of which each rank may take its share
         available //= config.tensor_parallel_size
     plan = plan_memory(program, costs, config, available, on_gpu=on_gpu)
@@ -142,6 +143,32 @@ def _plan(
     whole = replace(config, max_model_len=plan.max_model_len, max_num_batched_tokens=most)
     costs = make_costs(program, checkpoint, weights, whole)
     return plan_memory(program, costs, whole, plan.available_bytes, on_gpu=on_gpu), whole
+
+
+def plan_language_model(source: Path, config: EngineConfig, available_bytes: int) -> MemoryPlan:
+    """The memory plan of a model that is not loaded; nothing of its weights is read, and no device is touched. Blocks.
+
+    Args:
+        source: a GGUF file or a Hugging Face folder.
+        config: its device is cpu or cuda:N.
+        available_bytes: of that device.
+
+    Raises as load_engine.
+    """
+    on_gpu = is_cuda(config.device)
+    config = config_of_rank(config)
+    checkpoint = open_checkpoint(source)
+    program = make_program(checkpoint.shape, max_model_len=config.max_model_len)
+    weights, _ = match_weights(program, checkpoint, config)
+    part = make_part(program, weights, 0, config.tensor_parallel_size).program
+    if on_gpu:
+        dtype = "bfloat16" if config.dtype == "auto" else config.dtype
+        costs = torch_costs(part, dtype, config, on_gpu=True)
+    else:
+        costs = make_costs(part, checkpoint, weights, config)
+        available_bytes //= config.tensor_parallel_size
+    weights.close()
+    return plan_memory(part, costs, config, available_bytes, on_gpu=on_gpu)
 
 
 def _make_executor(part: RankPart, plan: MemoryPlan, config: EngineConfig, load: RankLoad) -> Executor:

@@ -76,6 +76,12 @@ def device_available_bytes(device: str) -> int:
     return int(free * DEVICE_FRACTION)
 
 
+def model_available_bytes(config: EngineConfig) -> int:
+    """What the model may take of its device's memory: all that is available, or memory_limit if that is less."""
+    available = device_available_bytes(config.device)
+    return available if config.memory_limit is None else min(available, config.memory_limit)
+
+
 def multiplies_bfloat16(device: str) -> bool:
     """Whether the CUDA device has instructions for it."""
     import torch

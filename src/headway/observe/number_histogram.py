@@ -89,6 +89,9 @@ PREFILL_COMPUTED = HistogramSpec(
     "Prompt tokens of a choice that the prefix cache had not.",
     TOKENS,
 )
+POOL_WAIT = HistogramSpec(
+    "pool_wait", "pool_wait_seconds", "How long requests waited for their model to be resident.", SECONDS
+)
 ENGINE_HISTOGRAMS = (
     QUEUE_TIME,
     PREFILL_TIME,

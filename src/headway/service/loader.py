@@ -16,6 +16,8 @@ import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig, TextConfig
 from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
+from headway.service.estimate import EngineTask, ModelEstimate, estimate_model
+from headway.service.events import Amounts
 from headway.service.frameworks import run_of
 from headway.service.infer_loading import connect_infer, infer_load_message, local_source
 from headway.service.remote.base import make_remote
@@ -59,6 +61,10 @@ class Loader(Protocol):
         """Reads what the parent needs; not the weights. Raises HeadwayError."""
         ...
 
+    async def estimate(self, model: ModelConfig, path: Path, budget: Amounts) -> ModelEstimate:
+        """What it will take of memory. Raises OutOfMemory: alone it is too large for the budget."""
+        ...
+
     async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
         """Starts what will run it, and waits for its Load. Raises OSError, InvalidConfig."""
         ...
@@ -94,6 +100,10 @@ class ProcessLoader:
             return OpenedModel(text=None, created=int(time.time()))
         return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
+    async def estimate(self, model: ModelConfig, path: Path, budget: Amounts) -> ModelEstimate:
+        """In a thread: headers of big files take a while."""
+        return await asyncio.to_thread(_estimate, model, path, budget)
+
     async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
         """A process of this interpreter, or several of the model's own, or a client of another server."""
         framework = run_of(model)
@@ -109,11 +119,24 @@ class ProcessLoader:
         """The engine's config as the predictor's options. An encoder has another predictor, unless one was named."""
         from headway.checkpoint.checkpoint import is_encoder
 
-        if run_of(model).kind == "infer":
+        framework = run_of(model)
+        if framework.kind == "infer":
             return infer_load_message(model, path)
+        if framework.kind == "remote":
+            return wire.Load(predictor=framework.predictor, source=model.source, options=dict(model.options))
         is_default = model.predictor == LANGUAGE_MODEL
         predictor = ENCODER if is_default and is_encoder(path) else model.predictor
         return wire.Load(predictor=predictor, source=str(path), options=asdict(model.engine))
+
+
+def _estimate(model: ModelConfig, path: Path, budget: Amounts) -> ModelEstimate:
+    from headway.checkpoint.checkpoint import is_encoder
+
+    is_ours = model.framework == "headway" and model.predictor in (LANGUAGE_MODEL, ENCODER)
+    task: EngineTask | None = None
+    if is_ours:
+        task = "encode" if model.predictor == ENCODER or is_encoder(path) else "generate"
+    return estimate_model(model, path, task, budget)
 
 
 def make_worker_client(name: str, settings: ClientSettings) -> WorkerClient:

@@ -1,291 +1,304 @@
 """Which models are resident: a pure function of what happened, in the manner of a router's table.
 
-transition(state, event, now, config) -> (state, effects). The pool (pool.py) owns the state and hands the effects to
-whoever acts. It neither waits, nor logs, nor asks the clock.
-
-One model is resident at a time; a policy for more replaces `_place()` alone. A *ticket* is one request's wish for a
-model; it is granted (a *lease*: the model stays until it ends) or denied, once. A *generation* numbers a model's
-starts, so that news of an earlier process changes nothing.
+transition(state, event, now, rules) -> (state, effects). The pool (pool.py) owns the state and hands the effects to
+whoever acts. It neither waits, nor logs, nor asks the clock. A *ticket* is one request's wish for a model; it is
+granted (a *lease*: the model stays until it ends) or denied, once. What starts, and what is evicted for it, is
+placement.py's.
 
 Want, in order of the cases:
-    1. shutting down                                     deny ShuttingDown
-    2. ready, and nobody waits for another model         grant
+    1. shutting down, or the model is removed            deny ShuttingDown, ModelNotFound
+    2. ready, and not to leave                           grant
     3. failed, its back-off not over                     deny ModelNotReady, with the reason and the seconds left
     4. max_queued_requests wait already                  deny QueueFull
-    5. else                                              wait, in order of arrival
-The place, after every event:
-    6. it is taken by a model that starts or stops       wait
-    7. its model is the one that the oldest ticket wants grant, up to the first ticket for another model
-    8. it is taken, and the oldest ticket wants another  unused: stop it; used: wait for its leases
-    9. it is free                                        start the model of the oldest ticket, or one to be kept
+    5. else                                              wait, in order of arrival, for queue_timeout_s at most
+The end of a model's last lease, or its getting ready without any:
+    6. it was unloaded or removed                        stop
+    7. it is idle for idle_timeout_s, and not pinned     stop; before that: look again then
+    8. else                                              it stays
+Unload:
+    9. it loads, and somebody waits for it               serve who waits, then 6
+    10. it loads for nobody, or is unused                stop
+    11. it is used                                       grant no more, then 6
+    12. it failed                                        forget the failure
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
-
-import msgspec
 from msgspec.structs import replace
 
-from headway.config import PoolConfig
-from headway.errors import HeadwayError, ModelNotReady, QueueFull, ShuttingDown, WorkerDied
+from headway.errors import WorkerDied
+from headway.service import denials
 from headway.service.events import (
+    AddModel,
     Deny,
     Drain,
     Effect,
+    Estimated,
     Event,
-    Grant,
+    IdleCheck,
     Keep,
     LeaseEnded,
+    LoadTimeout,
+    Measured,
+    ModelFacts,
+    Need,
+    QueueTimeout,
+    RemoveModel,
+    RetryDue,
     SetTimer,
-    Start,
-    Stop,
-    Tick,
+    Unload,
     Unwant,
     Want,
     WorkerEnded,
     WorkerLost,
     WorkerReady,
 )
-
-Status = Literal["cold", "loading", "ready", "stopping", "failed"]
-
-
-class Residency(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. A msgspec Struct, as is the state: one of each is made at every request's begin and end."""
-
-    status: Status = "cold"
-    generation: int = 0
-    is_kept: bool = False
-    num_leases: int = 0
-    was_ready: bool = False
-    """Since its last start."""
-    has_served: bool = False
-    """Since its last start."""
-    num_failures: int = 0
-    """In a row, without having served between them."""
-    retry_at: float = 0.0
-    """When failed: when it may start again."""
-    error: HeadwayError | None = None
-    """Why it failed last; kept until it is ready."""
+from headway.service.placement import place
+from headway.service.pool_state import PLACED, PoolState, Residency, Rules, Step, charge_measured, down, resources
 
 
-class PoolState(msgspec.Struct, frozen=True):
-    """All models, and the tickets that wait, oldest first."""
-
-    models: Mapping[str, Residency]
-    waiting: tuple[Want, ...] = ()
-    is_draining: bool = False
-    num_starts: int = 0
-    num_restarts: int = 0
-    """Starts that followed a failure."""
-    num_failures: int = 0
+def transition(state: PoolState, event: Event, *, now: float, rules: Rules) -> tuple[PoolState, tuple[Effect, ...]]:
+    """What follows from `event` at `now`; see the module's docstring."""
+    step = Step(state, now, rules)
+    if _take(step, event):
+        place(step)
+    return step.state, tuple(step.effects)
 
 
-@dataclass(slots=True)
-class _Step:
-    """A transition under way: the state so far and the effects so far."""
-
-    state: PoolState
-    now: float
-    config: PoolConfig
-    effects: list[Effect] = field(default_factory=list)
-
-    def set(self, model: str, residency: Residency) -> None:
-        self.state = replace(self.state, models={**self.state.models, model: residency})
-
-    def deny_waiting(self, model: str | None, error: HeadwayError) -> None:
-        """Denies the tickets of one model, or all."""
-        self.effects += [Deny(want.ticket, error) for want in self.take_waiting(model)]
-
-    def take_waiting(self, model: str | None) -> list[Want]:
-        """Takes the tickets of one model, or all, out of the line."""
-        taken = [want for want in self.state.waiting if model is None or want.model == model]
-        kept = tuple(want for want in self.state.waiting if model is not None and want.model != model)
-        self.state = replace(self.state, waiting=kept)
-        return taken
-
-
-def transition(
-    state: PoolState, event: Event, *, now: float, config: PoolConfig
-) -> tuple[PoolState, tuple[Effect, ...]]:
-    """What follows from `event` at `now`; see the module's docstring. Models must be in the state."""
-    step = _Step(state, now, config)
+def _take(step: Step, event: Event) -> bool:
+    """Notes what happened; whether something may start, stop or be granted after it."""
     match event:
         case Want():
-            _want(step, event)
-        case Unwant():
-            waiting = tuple(want for want in state.waiting if want.ticket != event.ticket)
-            step.state = replace(state, waiting=waiting)
+            return _want(step, event)
+        case LeaseEnded():
+            return _lease_ended(step, event)
+        case Unwant() | QueueTimeout():
+            return _take_out(step, event)
+        case Drain():
+            step.state = replace(step.state, is_draining=True)
+            step.deny_waiting(None, denials.shutting_down())
+        case AddModel():
+            _add_model(step, event)
+        case RetryDue():
+            return event.model in step.state.models
+        case _:
+            if event.model not in step.state.models:
+                return False
+            _take_news(step, event)
+    return True
+
+
+def _take_news(step: Step, event: Event) -> None:
+    """Of one model that there is."""
+    match event:
+        case RemoveModel():
+            _remove_model(step, event)
         case Keep():
-            step.set(event.model, replace(state.models[event.model], is_kept=True))
+            kept = replace(step.state.models[event.model], is_kept=True, is_resting=False)
+            step.set(event.model, kept)
+        case Unload():
+            _unload(step, event)
+        case Estimated():
+            _estimated(step, event)
         case WorkerReady():
             _worker_ready(step, event)
+        case Measured():
+            _measured(step, event)
         case WorkerLost():
             _worker_lost(step, event)
         case WorkerEnded():
             _worker_ended(step, event)
-        case LeaseEnded():
-            _lease_ended(step, event)
-        case Tick():
-            _tick(step, event)
-        case Drain():
-            step.state = replace(state, is_draining=True)
-            step.deny_waiting(None, _shutting_down())
-    _place(step)
-    return step.state, tuple(step.effects)
+        case LoadTimeout():
+            _load_timeout(step, event)
+        case IdleCheck():
+            _idle_check(step, event)
 
 
-def _want(step: _Step, want: Want) -> None:
-    residency = step.state.models[want.model]
-    if step.state.is_draining:  # 1
-        step.effects.append(Deny(want.ticket, _shutting_down()))
-    elif residency.status == "ready" and not step.state.waiting:  # 2
-        _grant(step, want)
+def _want(step: Step, want: Want) -> bool:
+    state, residency = step.state, step.state.models.get(want.model)
+    if state.is_draining:  # 1
+        step.effects.append(Deny(want.ticket, denials.shutting_down()))
+    elif residency is None or residency.is_removed:
+        step.effects.append(Deny(want.ticket, denials.removed(want.model)))
+    elif residency.status == "ready" and not residency.is_leaving and want.model not in state.in_the_way:  # 2
+        step.grant(want)
     elif residency.status == "failed" and step.now < residency.retry_at:  # 3
-        step.effects.append(Deny(want.ticket, _not_ready(want.model, residency, step.now)))
-    elif len(step.state.waiting) >= step.config.max_queued_requests:  # 4
-        step.effects.append(Deny(want.ticket, _queue_full(want.model, step.config.max_queued_requests)))
+        step.effects.append(Deny(want.ticket, denials.not_ready(want.model, residency, step.now)))
+    elif len(state.waiting) >= step.rules.config.max_queued_requests:  # 4
+        step.effects.append(Deny(want.ticket, denials.queue_full(want.model, step.rules.config.max_queued_requests)))
     else:  # 5
-        step.state = replace(step.state, waiting=(*step.state.waiting, want))
+        step.state = replace(state, waiting=(*state.waiting, want))
+        timeout_s = step.rules.config.queue_timeout_s
+        if timeout_s is not None:
+            step.effects.append(SetTimer(step.now + timeout_s, QueueTimeout(want.ticket)))
+        return want.model not in state.considered
+    return False
 
 
-def _worker_ready(step: _Step, event: WorkerReady) -> None:
+def _take_out(step: Step, event: Unwant | QueueTimeout) -> bool:
+    """Out of the line, if it is there."""
+    gone = next((want for want in step.state.waiting if want.ticket == event.ticket), None)
+    if gone is None:
+        return False
+    step.state = replace(step.state, waiting=tuple(want for want in step.state.waiting if want is not gone))
+    if isinstance(event, QueueTimeout):
+        residency, timeout_s = step.state.models[gone.model], step.rules.config.queue_timeout_s or 0.0
+        step.effects.append(Deny(gone.ticket, denials.queue_timeout(gone.model, residency, timeout_s)))
+    step.forget_removed(gone.model)
+    return True
+
+
+def _add_model(step: Step, event: AddModel) -> None:
+    residency = step.state.models.get(event.model, Residency())
+    need = event.facts.need or residency.need
+    load_s = need.load_s if need is not None and not residency.num_loads else residency.load_s
+    added = replace(residency, facts=event.facts, need=need, load_s=load_s, is_removed=False)
+    if added.status == "failed":
+        added = _forgiven(added)
+    step.set(event.model, added)
+    _look_at_unused(step, event.model)
+
+
+def _remove_model(step: Step, event: RemoveModel) -> None:
+    removed = replace(step.state.models[event.model], is_removed=True, is_leaving=True, is_kept=False)
+    step.set(event.model, removed)
+    if not step.is_wanted(event.model):
+        if removed.status in ("fetching", "loading") or (removed.status == "ready" and not removed.num_leases):
+            step.stop(event.model, "removed")
+        step.forget_removed(event.model)
+
+
+def _unload(step: Step, event: Unload) -> None:
+    residency = replace(step.state.models[event.model], is_resting=True)
+    if residency.status == "failed":  # 12
+        residency = _forgiven(residency)
+    is_loading = residency.status in ("fetching", "loading")
+    has_stop = residency.status == "ready" and not residency.num_leases
+    if is_loading and not step.is_wanted(event.model):
+        has_stop = True
+    elif is_loading or residency.status == "ready":  # 9, 11
+        residency = replace(residency, is_leaving=True)
+    step.set(event.model, residency)
+    if has_stop:  # 10
+        step.stop(event.model, "unload")
+
+
+def _forgiven(residency: Residency) -> Residency:
+    return replace(residency, status="cold", num_failures=0, retry_at=0.0, error=None)
+
+
+def _estimated(step: Step, event: Estimated) -> None:
+    residency = step.state.models[event.model]
+    if residency.status != "fetching" or residency.generation != event.generation:
+        return
+    load_s = residency.load_s if residency.num_loads else event.need.load_s
+    step.set(event.model, replace(residency, status="cold", need=event.need, load_s=load_s))
+    step.forget_removed(event.model)
+
+
+def _worker_ready(step: Step, event: WorkerReady) -> None:
     residency = step.state.models[event.model]
     if residency.status != "loading" or residency.generation != event.generation:
         return
-    step.set(event.model, replace(residency, status="ready", was_ready=True, error=None))
+    if residency.need is None:  # all was reserved for it
+        reserved = resources(event.need or Need())
+        residency = replace(residency, reserved=reserved, charged=reserved)
+    ready = replace(
+        residency,
+        status="ready",
+        was_ready=True,
+        error=None,
+        num_loads=residency.num_loads + 1,
+        load_s=step.now - residency.started_at if event.load_s is None else event.load_s,
+        last_used_at=step.now,
+    )
+    step.set(event.model, ready)
     for want in step.take_waiting(event.model):
-        _grant(step, want)
+        step.grant(want)
+    _look_at_unused(step, event.model)
 
 
-def _worker_lost(step: _Step, event: WorkerLost) -> None:
+def _measured(step: Step, event: Measured) -> None:
+    residency = step.state.models[event.model]
+    if residency.generation == event.generation and residency.status in PLACED:
+        step.set(event.model, charge_measured(residency, event.amounts, step.rules.budget))
+
+
+def _worker_lost(step: Step, event: WorkerLost) -> None:
     residency = step.state.models[event.model]
     if residency.status == "ready" and residency.generation == event.generation:
         step.set(event.model, replace(residency, status="stopping", num_leases=0))
 
 
-def _worker_ended(step: _Step, event: WorkerEnded) -> None:
+def _worker_ended(step: Step, event: WorkerEnded) -> None:
     residency = step.state.models[event.model]
     if residency.generation != event.generation or residency.status in ("cold", "failed"):
         return
     if residency.status == "stopping" and event.error is None:
-        step.set(event.model, replace(residency, status="cold", num_leases=0))
+        step.set(event.model, down(residency))
+        step.forget_removed(event.model)
         return
-    num_failures = 1 if residency.has_served else residency.num_failures + 1
-    delays = step.config.restart_delays_s if residency.was_ready else step.config.reload_delays_s
-    retry_at = step.now + delays[min(num_failures, len(delays)) - 1]
     error = event.error or WorkerDied(f"the process of model {event.model} ended without a reason")
-    failed = replace(
-        residency, status="failed", num_leases=0, num_failures=num_failures, retry_at=retry_at, error=error
-    )
-    step.set(event.model, failed)
-    step.state = replace(step.state, num_failures=step.state.num_failures + 1)
-    if residency.status == "loading":
+    if residency.status in ("fetching", "loading"):
         step.deny_waiting(event.model, error)
-    if retry_at > step.now:
-        step.deny_waiting(event.model, _not_ready(event.model, failed, step.now))
-        step.effects.append(SetTimer(event.model, event.generation, retry_at))
+    failed = step.fail(event.model, error)
+    if failed.retry_at > step.now:
+        step.deny_waiting(event.model, denials.not_ready(event.model, failed, step.now))
+    step.forget_removed(event.model)
 
 
-def _lease_ended(step: _Step, event: LeaseEnded) -> None:
-    residency = step.state.models[event.model]
-    if residency.generation != event.generation or residency.num_leases == 0:
-        return
+def _lease_ended(step: Step, event: LeaseEnded) -> bool:
+    residency = step.state.models.get(event.model)
+    if residency is None or residency.generation != event.generation or residency.num_leases == 0:
+        return False
     has_served = residency.has_served or event.has_served
-    step.set(event.model, replace(residency, num_leases=residency.num_leases - 1, has_served=has_served))
+    left = replace(residency, num_leases=residency.num_leases - 1, has_served=has_served, last_used_at=step.now)
+    step.set(event.model, left)
+    if left.num_leases:
+        return False
+    _look_at_unused(step, event.model, was_used=event.is_use)
+    return bool(step.state.waiting) or step.state.is_over
 
 
-def _tick(step: _Step, event: Tick) -> None:
-    residency = step.state.models[event.model]
-    if residency.status == "loading" and residency.generation == event.generation:
-        error = ModelNotReady(
-            f"model {event.model} was not ready after {step.config.load_timeout_s:g} s (load_timeout_s): it was stopped"
-        )
-        step.set(event.model, replace(residency, status="stopping"))
-        step.effects.append(Stop(event.model, event.generation, error))
-        step.deny_waiting(event.model, error)
-
-
-def _place(step: _Step) -> None:
-    models = step.state.models
-    wanted = _next_model(step)
-    for name, residency in models.items():
-        if residency.status in ("loading", "stopping"):  # 6
-            return
-        if residency.status == "ready":
-            if wanted == name:  # 7
-                _grant_first(step, name)
-            elif wanted is not None and residency.num_leases == 0:  # 8
-                step.set(name, replace(residency, status="stopping"))
-                step.effects.append(Stop(name, residency.generation))
-            return
-    if wanted is not None:  # 9
-        _start(step, wanted)
-
-
-def _next_model(step: _Step) -> str | None:
-    """The model of the oldest ticket that can start now; else one that is to be kept."""
-    if step.state.is_draining:
-        return None
-    kept = (name for name, residency in step.state.models.items() if residency.is_kept)
-    is_any_ready = any(residency.status == "ready" for residency in step.state.models.values())
-    candidates: list[str] = [want.model for want in step.state.waiting]
-    for name in candidates if is_any_ready else [*candidates, *kept]:
-        residency = step.state.models[name]
-        if residency.status != "failed" or step.now >= residency.retry_at:
-            return name
-    return None
-
-
-def _start(step: _Step, model: str) -> None:
+def _look_at_unused(step: Step, model: str, *, was_used: bool = False) -> None:
+    """A model that is ready and unused: what becomes of it. `was_used`: a request's lease has just ended."""
     residency = step.state.models[model]
-    generation = residency.generation + 1
-    started = replace(
-        residency, status="loading", generation=generation, num_leases=0, was_ready=False, has_served=False
-    )
-    step.set(model, started)
-    step.state = replace(
-        step.state,
-        num_starts=step.state.num_starts + 1,
-        num_restarts=step.state.num_restarts + (residency.status == "failed"),
-    )
-    step.effects += [
-        Start(model, generation),
-        SetTimer(model, generation, step.now + step.config.load_timeout_s),
-    ]
+    if residency.status != "ready" or residency.num_leases:
+        return
+    timeout_s = residency.facts.idle_timeout_s
+    if residency.is_leaving:  # 6
+        step.stop(model, "removed" if residency.is_removed else "unload")
+    elif timeout_s is None or residency.facts.is_pinned:  # 8
+        return
+    elif timeout_s == 0 and was_used:  # 7
+        step.stop(model, "idle")
+    elif timeout_s > 0 and not residency.has_idle_timer:
+        step.set(model, replace(residency, has_idle_timer=True))
+        step.effects.append(SetTimer(residency.last_used_at + timeout_s, IdleCheck(model, residency.generation)))
 
 
-def _grant_first(step: _Step, model: str) -> None:
-    """Grants the oldest tickets, as far as they want `model`."""
-    while step.state.waiting and step.state.waiting[0].model == model:
-        want, *rest = step.state.waiting
-        step.state = replace(step.state, waiting=tuple(rest))
-        _grant(step, want)
+def _idle_check(step: Step, event: IdleCheck) -> None:
+    """One timer a model: it looks when the last lease ended, and comes again if that is not long enough ago."""
+    residency = step.state.models[event.model]
+    if residency.status != "ready" or residency.generation != event.generation:
+        return
+    checked = replace(residency, has_idle_timer=False)
+    step.set(event.model, checked)
+    if is_idle(checked, checked.facts, step.now):  # 7
+        step.stop(event.model, "idle")
+    else:
+        _look_at_unused(step, event.model)
 
 
-def _grant(step: _Step, want: Want) -> None:
-    residency = step.state.models[want.model]
-    step.set(want.model, replace(residency, num_leases=residency.num_leases + 1))
-    step.effects.append(Grant(want.ticket, want.model, residency.generation))
+def is_idle(residency: Residency, facts: ModelFacts, now: float) -> bool:
+    """Whether its idle time-out is over."""
+    timeout_s = facts.idle_timeout_s
+    if residency.num_leases or facts.is_pinned or timeout_s is None:
+        return False
+    return now >= residency.last_used_at + timeout_s
 
 
-def _shutting_down() -> HeadwayError:
-    return ShuttingDown("the server is shutting down and takes no new requests: try another one")
-
-
-def _not_ready(model: str, residency: Residency, now: float) -> HeadwayError:
-    seconds = residency.retry_at - now
-    reason = residency.error.message if residency.error else "unknown"
-    return ModelNotReady(
-        f"model {model} is not ready; it is started again in {seconds:.0f} s. It failed last because: {reason}",
-        retry_after_s=seconds,
-    )
-
-
-def _queue_full(model: str, max_queued: int) -> HeadwayError:
-    return QueueFull(
-        f"{max_queued} requests wait for a model already, as many as may (--max-queued-requests): try model {model} "
-        "again later",
-        retry_after_s=1.0,
-    )
+def _load_timeout(step: Step, event: LoadTimeout) -> None:
+    residency = step.state.models[event.model]
+    if residency.status in ("fetching", "loading") and residency.generation == event.generation:
+        error = denials.load_timeout(event.model, step.rules.config.load_timeout_s)
+        step.stop(event.model, "timeout", error)
+        step.deny_waiting(event.model, error)

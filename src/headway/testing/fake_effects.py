@@ -1,6 +1,6 @@
 """What a pool decides, written down instead of done (service/pool.Effects)."""
 
-from headway.service.events import Deny, Effect, Grant, Start, Stop
+from headway.service.events import Deny, Effect, Estimate, Forget, Grant, Start, Stop
 
 
 class FakeEffects:
@@ -13,6 +13,10 @@ class FakeEffects:
         """The effects since the last take()."""
         effects, self._effects = self._effects, []
         return effects
+
+    def estimate(self, effect: Estimate) -> None:
+        """Notes it."""
+        self._effects.append(effect)
 
     def start(self, effect: Start) -> None:
         """Notes it."""
@@ -27,5 +31,9 @@ class FakeEffects:
         self._effects.append(effect)
 
     def deny(self, effect: Deny) -> None:
+        """Notes it."""
+        self._effects.append(effect)
+
+    def forget(self, effect: Forget) -> None:
         """Notes it."""
         self._effects.append(effect)

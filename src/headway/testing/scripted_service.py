@@ -17,6 +17,8 @@ import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.errors import InvariantBroken, ModelNotReady
 from headway.observe.clock import Clock
+from headway.service.estimate import ModelEstimate
+from headway.service.events import CPU, Amounts, Need
 from headway.service.loader import OpenedModel, make_worker_client
 from headway.service.local import LocalService
 from headway.testing.script import Script
@@ -47,6 +49,11 @@ class ScriptedLoader:
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """The script's text."""
         return OpenedModel(make_text(self.scripts[model.source]), created=1)
+
+    async def estimate(self, model: ModelConfig, path: Path, budget: Amounts) -> ModelEstimate:
+        """What the model's residency config expects, else 64 MiB."""
+        told = model.residency
+        return ModelEstimate(Need({CPU: told.expected_bytes or 64 << 20}, load_s=told.expected_load_s or 1.0))
 
     async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
         """A thread or a process."""

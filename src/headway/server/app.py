@@ -26,6 +26,7 @@ from headway.server.basic.predict import router as predict_router
 from headway.server.basic.routes import router as basic_router
 from headway.server.doors import Doors, find_doors
 from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, Origins, RequestScope
+from headway.server.oip.routes import router as oip_router
 from headway.server.openai.embeddings import router as embeddings_router
 from headway.server.openai.rerank import router as rerank_router
 from headway.server.openai.responses.routes import router as responses_router
@@ -52,13 +53,14 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     app.state.headway = state
     encoder_routers = embeddings_router, rerank_router, score_router
     chat_routers = openai_router, responses_router, anthropic_router
-    routers = *chat_routers, *encoder_routers, predict_router, basic_router, admin_router, profile_router
+    own_routers = predict_router, basic_router, oip_router, admin_router, profile_router
+    routers = *chat_routers, *encoder_routers, *own_routers
     for router in routers:
         app.include_router(router)
     app.add_exception_handler(HeadwayError, _refuse)
     app.add_exception_handler(HTTPException, http_exception_response)
     # The last one added is the first one that a request meets.
-    app.add_middleware(Doors, routes=find_doors(routers), refuse=_refuse)
+    app.add_middleware(Doors, doors=find_doors(routers), refuse=_refuse)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     app.add_middleware(Gate, state=state)
     app.add_middleware(
@@ -67,7 +69,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
         allow_origin_regex=LOCAL_ORIGINS,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
+        expose_headers=("X-Request-Id", "Request-Id", "Retry-After", "Inference-Header-Content-Length"),
     )
     app.add_middleware(RequestScope, state=state)
     app.openapi = lambda: describe_app(app)  # type: ignore[method-assign]

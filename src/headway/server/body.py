@@ -76,8 +76,13 @@ async def read_body(request: Request, model: type[BodyT]) -> BodyT:
 
     Raises InvalidRequest, UnsupportedEncoding, ClientDisconnect, or PayloadTooLarge through the receive channel.
     """
+    return parse_body(await read_bytes(request), model)
+
+
+async def read_bytes(request: Request) -> bytes:
+    """The request's body as it came. Raises as read_body(), but for InvalidRequest."""
     check_encoding(request.scope)
-    return parse_body(await _receive_all(request.receive), model)
+    return await _receive_all(request.receive)
 
 
 def check_encoding(scope: Scope) -> None:

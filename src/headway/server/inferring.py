@@ -1,31 +1,34 @@
-"""One inference for an HTTP request, for every door: worked on only as long as its client is there, and counted."""
+"""One inference, for every door: counted however it ends; over HTTP worked on only as long as its client is there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
 from headway.core.infer import Inferred, InferRequest
 from headway.errors import ModelNotFound
 from headway.observe.encoder_metrics import Outcome
-from headway.server.disconnect import ClientGone, run_watched
-from headway.server.state import state_of
+from headway.server.disconnect import run_watched
+from headway.server.state import ServerState, state_of
 
 
 async def run_inference(request: Request, wanted: InferRequest, arrived_s: float) -> Inferred:
-    """What the model answers. Raises HeadwayError, ClientGone. `arrived_s`: seconds of the state's clock.
+    """infer_metered(), for an HTTP request. Raises HeadwayError, ClientGone."""
+    work = infer_metered(state_of(request), wanted, arrived_s)
+    return await run_watched(request.receive, work, request.scope)
+
+
+async def infer_metered(state: ServerState, wanted: InferRequest, arrived_s: float) -> Inferred:
+    """What the model answers. Raises HeadwayError. `arrived_s`: seconds of the state's clock.
 
     A model that is not there is not counted: its name is the caller's.
     """
-    state = state_of(request)
     outcome: Outcome | None = "abort"
     try:
-        made = await run_watched(request.receive, state.service.infer(wanted), request.scope)
+        made = await state.service.infer(wanted)
         outcome = "success"
         return made
     except ModelNotFound:
         outcome = None
-        raise
-    except ClientGone:
         raise
     except Exception:
         outcome = "error"
@@ -37,7 +40,11 @@ async def run_inference(request: Request, wanted: InferRequest, arrived_s: float
 
 def load_headers(made: Inferred) -> Mapping[str, str]:
     """Server-Timing (W3C) of a request that waited for its model's load: each phase in milliseconds."""
-    if not made.load_phases:
+    return load_phase_headers(made.load_phases)
+
+
+def load_phase_headers(phases: Sequence[tuple[str, float]]) -> Mapping[str, str]:
+    """The same of a load's phases and their seconds."""
+    if not phases:
         return {}
-    phases = ", ".join(f"{phase};dur={seconds * 1e3:.1f}" for phase, seconds in made.load_phases)
-    return {"server-timing": phases}
+    return {"server-timing": ", ".join(f"{phase};dur={seconds * 1e3:.1f}" for phase, seconds in phases)}

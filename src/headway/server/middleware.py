@@ -33,7 +33,9 @@ from headway.server.state import ServerState
 log = get_logger("headway.server")
 _request_log = logging.getLogger("headway.server")
 
-OPEN_PATHS = frozenset({"/health", "/livez", "/ready", "/readyz", "/version"})
+OPEN_PATHS = frozenset(
+    {"/health", "/livez", "/ready", "/readyz", "/version", "/v2", "/v2/health/live", "/v2/health/ready"}
+)
 """Answered without a key, and while shutting down. Every other path, also one that does not exist, needs both."""
 DRAIN_PATHS = OPEN_PATHS | {"/metrics"}
 LOCAL_ORIGINS = r"^https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$"

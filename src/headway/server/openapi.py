@@ -18,8 +18,8 @@ Fields that Headway does not support are refused by name with a 400, and so is a
 
 Every error is `{"error": {"message", "type", "param", "code"}}`. A stream that fails on its way sends one such event;
 `data: [DONE]` is the last event of every stream, but not of `/v1/responses` and `/v1/messages`, whose events have names
-of their own; errors of `/v1/messages` have Anthropic's form. Keys, where the server has any, go in
-`Authorization: Bearer KEY` or `x-api-key: KEY`.
+of their own, nor of `/v2`. Errors of `/v1/messages` have Anthropic's form, and those of `/v2` are `{"error": "..."}`.
+Keys, where the server has any, go in `Authorization: Bearer KEY` or `x-api-key: KEY`.
 """
 """The rules of all routes, as /docs shows them."""
 
@@ -41,6 +41,12 @@ def asks(**parameters: Mapping[str, Any]) -> dict[str, Any]:
             {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in parameters.items()
         ]
     }
+
+
+def in_path(name: str, description: str) -> dict[str, Any]:
+    """A route's openapi_extra: its path has this parameter, which the endpoint reads itself."""
+    parameter = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    return {"parameters": [parameter | {"description": description}]}
 
 
 def describe_app(app: FastAPI) -> dict[str, Any]:

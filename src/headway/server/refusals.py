@@ -1,5 +1,5 @@
 """A refusal in the shape of the API that was called: Anthropic's below its own path, and where its clients list models;
-OpenAI's everywhere else."""
+the Open Inference Protocol's below /v2; OpenAI's everywhere else."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,6 +9,7 @@ from headway.server.anthropic.errors import told_body, told_status
 from headway.server.anthropic.models import VERSION_HEADER
 from headway.server.errors import Problem, http_problem, json_response, problem_of, problem_response
 from headway.server.headers import find_header
+from headway.server.oip.errors import ToldError, is_oip
 from headway.server.paths import route_path
 
 ANTHROPIC_PATH = "/v1/messages"
@@ -35,6 +36,8 @@ def id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 def refuse(scope: Scope, problem: Problem) -> Response:
     """The whole answer."""
+    if is_oip(route_path(scope)):
+        return json_response(ToldError(problem.detail.message), status=problem.status, headers=problem.headers)
     if not is_anthropic(scope):
         return problem_response(problem)
     body = told_body(problem, scope.get(REQUEST_ID))

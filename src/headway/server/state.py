@@ -9,6 +9,7 @@ from headway.config import ServerConfig
 from headway.errors import ModelNotReady
 from headway.observe.clock import Clock, SystemClock
 from headway.observe.metrics import Metrics
+from headway.server.oip.statistics import InferenceStatistics
 from headway.server.openai.responses.store import ResponseStore
 from headway.service.protocol import Service
 
@@ -27,9 +28,11 @@ class ServerState:
     is_draining: bool = False
     """Readiness is off, and new requests are refused."""
     responses: ResponseStore = field(init=False)
+    inferences: InferenceStatistics = field(init=False)
     _media: "MediaFetcher | None" = None
 
     def __post_init__(self) -> None:
+        self.inferences = InferenceStatistics(self.clock)
         self.responses = ResponseStore(self.config.response_store_bytes, self.config.max_stored_responses)
 
     @property

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from headway.core.embedding import Embedded, Scored
 from headway.errors import ModelNotFound
 from headway.observe.encoder_metrics import EncoderTask, Outcome
-from headway.server.disconnect import ClientGone, run_watched
-from headway.server.state import state_of
+from headway.server.disconnect import run_watched
+from headway.server.state import ServerState, state_of
 
 Made = TypeVar("Made", Embedded, Scored)
 
@@ -17,23 +17,27 @@ Made = TypeVar("Made", Embedded, Scored)
 async def run_metered(
     request: Request, task: EncoderTask, model: str, arrived_s: float, work: Coroutine[Any, Any, Made]
 ) -> Made:
-    """What `work` returns or raises, as run_watched() has it. A model that is not there is not counted: its name is
-    the caller's.
+    """metered(), for an HTTP request; as run_watched() has it."""
+    counted = metered(state_of(request), task, model, arrived_s, work)
+    return await run_watched(request.receive, counted, request.scope)
+
+
+async def metered(
+    state: ServerState, task: EncoderTask, model: str, arrived_s: float, work: Coroutine[Any, Any, Made]
+) -> Made:
+    """What `work` returns or raises. A model that is not there is not counted: its name is the caller's.
 
     Args:
         arrived_s: seconds of the state's clock.
     """
-    state = state_of(request)
     num_tokens = 0
     outcome: Outcome | None = "abort"
     try:
-        made = await run_watched(request.receive, work, request.scope)
+        made = await work
         outcome, num_tokens = "success", made.num_tokens
         return made
     except ModelNotFound:
         outcome = None
-        raise
-    except ClientGone:
         raise
     except Exception:
         outcome = "error"

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol (v2), with Triton's extensions: /v2/..., and the same over gRPC (rpc/)."""

@@ -248,9 +248,18 @@ class UpstreamError(HeadwayError):
     fault = "upstream"
     code = "upstream_error"
 
-    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        status: int | None = None,
+    ) -> None:
         super().__init__(message, param=param)
         self.retry_after_s = retry_after_s
+        self.status = status
+        """Of its answer, if there was one."""
 
 
 class UpstreamFailed(UpstreamError):

@@ -200,6 +200,7 @@ async def test_fields_reach_the_service_and_models_defaults_fill_the_rest(
     await client.post(URL, json=CHAT | given)
     sampling = service.requests[0].sampling
     told = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+    assert {"n", "top_p", "stop", "logit_bias"} <= set(told.pop("given"))
     assert told == {
         "n": 2,
         "temperature": 0.0,

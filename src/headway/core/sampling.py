@@ -62,6 +62,9 @@ class SamplingParams(wire.Sampling, frozen=True, kw_only=True, omit_defaults=Tru
     """What the answer has to match; it becomes the constraint."""
     thinking_token_budget: int | None = None
     """A model that reasons has to end its reasoning within so many tokens."""
+    given: tuple[str, ...] | None = None
+    """Fields that the caller set, for who hands the request on to another server, whose own defaults hold for the
+    others; None: not known, those that differ from what stands here."""
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

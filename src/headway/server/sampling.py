@@ -115,6 +115,7 @@ def to_sampling(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         thinking_token_budget=thinking_token_budget,
+        given=tuple(fields),
         **fields,
     )
 

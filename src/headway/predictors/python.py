@@ -28,6 +28,7 @@ import msgspec
 from headway_wire import Infer, InferPredictor, Loading, Outputs, PredictorError, Signature, TensorSpec
 
 _METHODS = ("predict", "predict_batch", "predict_tensors")
+_Call = Callable[[Any, Mapping[str, Any]], Any]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -48,6 +49,7 @@ class PythonPredictor(InferPredictor):
 
     def __init__(self) -> None:
         self._model: Any = None
+        self._calls: dict[str, _Call] = {}
         self._signature = Signature(task="python", platform="python")
 
     def load(self, source: str, options: dict[str, Any], report: Callable[[Loading], None]) -> Signature:
@@ -62,6 +64,7 @@ class PythonPredictor(InferPredictor):
         self._model = kind()
         if hasattr(self._model, "load"):
             self._model.load(*([own] if _takes(self._model.load, 1) else []))
+        self._calls = {name: _taking_parameters(getattr(self._model, name)) for name in _METHODS if hasattr(kind, name)}
         self._signature = _signature_of(self._model, wanted.type, path)
         return self._signature
 
@@ -86,9 +89,9 @@ class PythonPredictor(InferPredictor):
 
     def _predict(self, requests: Sequence[Infer]) -> Sequence[Any]:
         parameters = requests[0].parameters
-        if len(requests) == 1 and hasattr(self._model, "predict"):
-            return [_call(self._model.predict, requests[0].value, parameters)]
-        answers = _call(self._model.predict_batch, [request.value for request in requests], parameters)
+        if len(requests) == 1 and "predict" in self._calls:
+            return [self._calls["predict"](requests[0].value, parameters)]
+        answers = self._calls["predict_batch"]([request.value for request in requests], parameters)
         if len(answers) != len(requests):
             raise PredictorError(
                 "InferenceFailed", f"predict_batch gave {len(answers)} answers to {len(requests)} values"
@@ -99,7 +102,7 @@ class PythonPredictor(InferPredictor):
         from headway.predictors.arrays import compute_together, tensor_outputs, tensors_of_request
 
         def compute(arrays: dict[str, Any]) -> dict[str, Any]:
-            return _check_arrays(_call(self._model.predict_tensors, arrays, requests[0].parameters))
+            return _check_arrays(self._calls["predict_tensors"](arrays, requests[0].parameters))
 
         parts = [tensors_of_request(request) for request in requests]
         joins = getattr(self._model, "can_batch", False)
@@ -204,10 +207,11 @@ def _read_specs(model: Any, attribute: str, path: Path) -> list[TensorSpec]:
         ) from error
 
 
-def _call(method: Callable[..., Any], value: Any, parameters: Mapping[str, Any]) -> Any:
+def _taking_parameters(method: Callable[..., Any]) -> _Call:
+    """The method with an argument more, which reaches it only if it has one of that name."""
     if "parameters" in inspect.signature(method).parameters:
-        return method(value, parameters=dict(parameters))
-    return method(value)
+        return lambda value, parameters: method(value, parameters=dict(parameters))
+    return lambda value, parameters: method(value)
 
 
 def _takes(method: Callable[..., Any], count: int) -> bool:

@@ -7,14 +7,16 @@ from typing import Any
 from headway.core.infer import Inferred, InferRequest
 from headway.errors import UnsupportedFeature, WorkerDied
 from headway.observe.clock import Clock
+from headway.service.ensemble import EnsembleClient, Infer
 from headway.service.residents import Lease, Residents, ServedModel
 from headway.worker.resident import ModelGone, TensorClient
 
 
-async def infer(residents: Residents, model: ServedModel, request: InferRequest, clock: Clock) -> Inferred:
+async def infer(residents: Residents, model: ServedModel, request: InferRequest, clock: Clock, ask: Infer) -> Inferred:
     """The model's answer. Raises HeadwayError: then nothing of it runs on but what was computed already.
 
     A call whose process died is made again up to InferConfig.max_retries times, at a process that lives, or the next.
+    `ask`: how an ensemble asks the models of its steps.
     """
     settings = model.config.infer
     timeout_s = settings.timeout_s if request.timeout_s is None else request.timeout_s
@@ -23,7 +25,10 @@ async def infer(residents: Residents, model: ServedModel, request: InferRequest,
     while True:
         lease = await residents.lease(model, deadline)
         try:
-            inferred = await _client_of(lease).infer(request, lease.release, deadline=deadline)
+            if isinstance(lease.client, EnsembleClient):
+                inferred = await _run(lease, lease.client, replace(request, timeout_s=timeout_s), ask)
+            else:
+                inferred = await _client_of(lease).infer(request, lease.release, deadline=deadline)
         except ModelGone:
             continue  # nothing was asked of it, so the next one may be asked
         except WorkerDied:
@@ -34,14 +39,18 @@ async def infer(residents: Residents, model: ServedModel, request: InferRequest,
             return replace(inferred, model=model.id, version=model.config.version)
 
 
+async def _run(lease: Lease, ensemble: EnsembleClient, request: InferRequest, ask: Infer) -> Inferred:
+    try:
+        return await ensemble.run(request, ask)
+    finally:
+        lease.release(True)
+
+
 async def signature(residents: Residents, model: ServedModel) -> Mapping[str, Any]:
     """headway_wire.Signature as plain data, of the last load or of one that is made now. Raises as infer()."""
     if not model.info:
         lease = await residents.lease(model)
-        try:
-            _client_of(lease)
-        finally:
-            lease.release(False)
+        lease.release(False)
     if "platform" not in model.info:
         raise _takes_no_tensors(model)
     return model.info

@@ -73,6 +73,7 @@ class TensorsOut(msgspec.Struct, frozen=True):
     """The answer to named tensors."""
 
     model_id: str
+    """The name that was asked for."""
     model_version: str
     outputs: dict[str, TensorOut]
     labels: Sequence[str] | UnsetType = UNSET
@@ -82,6 +83,7 @@ class PredictionsOut(msgspec.Struct, frozen=True):
     """The answer to anything else."""
 
     model_id: str
+    """The name that was asked for."""
     model_version: str
     predictions: Any
     labels: Sequence[str] | UnsetType = UNSET
@@ -125,15 +127,15 @@ async def _infer(request: Request, card: ModelCard, body: PredictBody, arrived_s
         timeout_s=body.timeout_s,
     )
     made = await run_inference(request, wanted, arrived_s)
-    return json_response(_answer(made), headers=load_headers(made))
+    return json_response(_answer(card.id, made), headers=load_headers(made))
 
 
-def _answer(made: Inferred) -> TensorsOut | PredictionsOut:
+def _answer(name: str, made: Inferred) -> TensorsOut | PredictionsOut:
     labels = UNSET if made.labels is None else made.labels
     if not made.tensors:
-        return PredictionsOut(made.model, made.version, made.value, labels)
+        return PredictionsOut(name, made.version, made.value, labels)
     outputs = {tensor.name: tensor_out(tensor) for tensor in made.tensors}
-    return TensorsOut(made.model, made.version, outputs, labels)
+    return TensorsOut(name, made.version, outputs, labels)
 
 
 def tensor_out(tensor: wire.Tensor) -> TensorOut:
@@ -170,7 +172,7 @@ async def _continue(request: Request, card: ModelCard, body: PredictBody, arrive
         async with await Generation.open(state, requests, arrived_s) as generation:
             texts = shape.many(generation, await generation.collect()).generated_texts
         is_one = isinstance(body.input_data, str) and len(texts) == 1
-        return PredictionsOut(card.model or card.id, card.version, texts[0] if is_one else texts)
+        return PredictionsOut(card.id, card.version, texts[0] if is_one else texts)
 
     return json_response(await run_watched(request.receive, run(), request.scope))
 
@@ -186,7 +188,7 @@ async def _embed(request: Request, card: ModelCard, body: PredictBody, arrived_s
     )
     made = await run_metered(request, "embeddings", card.id, arrived_s, state_of(request).service.embed(wanted))
     vectors = [to_floats(vector) for vector in made.vectors]
-    return json_response(PredictionsOut(card.model or card.id, card.version, vectors))
+    return json_response(PredictionsOut(card.id, card.version, vectors))
 
 
 def _texts(value: Any) -> list[str]:

@@ -6,6 +6,8 @@ path would bring its own numpy.
 
 import importlib.util
 import os
+import socket
+import struct
 import sys
 
 
@@ -22,8 +24,31 @@ def load_package() -> None:
     spec.loader.exec_module(package)
 
 
+def tell_missing(error: ImportError) -> None:
+    """A Failed message to the parent, written by hand: what would encode it is what is missing."""
+    words = f"{sys.executable} can not serve a model: {error}; install msgspec there, or headway env create another"
+    message = _map({"type": _text("failed"), "error": _map({"kind": _text("InvalidConfig"), "message": _text(words)})})
+    with socket.socket(fileno=int(sys.argv[-1])) as connection:
+        connection.sendall(struct.pack("<I", len(message)) + message)
+
+
+def _text(text: str) -> bytes:
+    """A str 16 of msgpack."""
+    data = text.encode()[:0xFFFF]
+    return b"\xda" + struct.pack(">H", len(data)) + data
+
+
+def _map(fields: "dict[str, bytes]") -> bytes:
+    """A fixmap of msgpack."""
+    return bytes([0x80 | len(fields)]) + b"".join(_text(name) + value for name, value in fields.items())
+
+
 if __name__ == "__main__":
-    load_package()
+    try:
+        load_package()
+    except ImportError as error:
+        tell_missing(error)
+        os._exit(1)
     from headway_wire.serve import main
 
     code = main()

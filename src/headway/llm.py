@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import msgspec
 
@@ -43,7 +43,7 @@ from headway.worker.embed_offline import OfflineEncoder
 from headway.worker.generate_offline import OfflineRun, add_delta, make_output, told_logprobs
 from headway.worker.offline_flags import Flags, make_configs
 from headway.worker.prompt import ModelText, check_generates
-from headway.service.protocol import GenerateStream
+from headway.worker.stream import RequestStream
 
 DEFAULT_MAX_TOKENS = 16
 """Of generate() where max_tokens is None, as vLLM and OpenAI's completions have it; chat() takes the whole context."""
@@ -408,14 +408,16 @@ class AsyncLLM:
 
     async def _start(
         self, name: str, asked: Asked, sampling: SamplingParams | None, default_max_tokens: int | None
-    ) -> tuple[GenerateStream, SamplingParams]:
+    ) -> tuple[RequestStream, SamplingParams]:
         if sampling is None:
             sampling = SamplingParams(**sampling_defaults(await self._service.generation_defaults(self._model)))
         sampling = _with_max_tokens(sampling, default_max_tokens)
-        return await self._service.generate(asked.make_request(name, self._model, sampling)), sampling
+        # One model in a process of its own, so its streams are these.
+        stream = await self._service.generate(asked.make_request(name, self._model, sampling))
+        return cast(RequestStream, stream), sampling
 
 
-def _end_unused(starting: "asyncio.Task[tuple[GenerateStream, SamplingParams]]") -> None:
+def _end_unused(starting: "asyncio.Task[tuple[RequestStream, SamplingParams]]") -> None:
     """A stream that came in the same moment as the cancellation has no other end."""
     if not starting.cancelled() and not starting.exception():
         starting.result()[0].end("abort")

@@ -5,7 +5,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headway.config import PoolConfig
 from headway.errors import CorruptCheckpoint, HeadwayError, ModelNotReady, QueueFull, ShuttingDown, WorkerDied
 from headway.service.events import (
     Deny,
@@ -13,8 +12,6 @@ from headway.service.events import (
     Grant,
     Keep,
     LeaseEnded,
-    ModelFacts,
-    Need,
     Start,
     Stop,
     Unwant,
@@ -23,46 +20,18 @@ from headway.service.events import (
     WorkerLost,
     WorkerReady,
 )
-from headway.service.pool import Pool
-from headway.testing.fake_clock import FakeClock
-from headway.testing.fake_effects import FakeEffects
+from service.pool_bench import Bench, denied
 
 DIED = WorkerDied("gone")
 
 
-class Bench:
-    def __init__(self, *models: str, **config: object) -> None:
-        self.clock = FakeClock()
-        self.effects = FakeEffects()
-        config.setdefault("max_models", 1)
-        facts = ModelFacts(need=Need())
-        self.pool = Pool(
-            dict.fromkeys(models or ("a",), facts),
-            effects=self.effects,
-            config=PoolConfig(**config),  # type: ignore[arg-type]
-            clock=self.clock,
-        )
-
-    def post(self, *events: object) -> list[object]:
-        for event in events:
-            self.pool.post(event)  # type: ignore[arg-type]
-            self.pool.check()
-        return list(self.effects.take())
-
-    def advance(self, seconds: float) -> list[object]:
-        self.clock.advance(seconds)
-        return list(self.effects.take())
-
-    def status(self, model: str = "a") -> str:
-        return self.pool.state.models[model].status
-
-
-def denied(effects: list[object]) -> list[tuple[int, type[HeadwayError]]]:
-    return [(effect.ticket, type(effect.error)) for effect in effects if isinstance(effect, Deny)]
+def one_place(*models: str, **config: object) -> Bench:
+    """Models of which one may be resident at a time."""
+    return Bench(models=dict.fromkeys(models or ("a",), 0), max_models=1, **config)
 
 
 def test_the_first_request_starts_the_model_and_all_who_wait_are_granted_when_it_is_ready() -> None:
-    bench = Bench()
+    bench = one_place()
     assert bench.post(Want(1, "a"), Want(2, "a")) == [Start("a", 1)]
     assert bench.post(WorkerReady("a", 1)) == [Grant(1, "a", 1), Grant(2, "a", 1)]
     assert bench.post(Want(3, "a")) == [Grant(3, "a", 1)]
@@ -70,7 +39,7 @@ def test_the_first_request_starts_the_model_and_all_who_wait_are_granted_when_it
 
 
 def test_a_kept_model_starts_unasked_and_again_when_it_dies() -> None:
-    bench = Bench()
+    bench = one_place()
     assert bench.post(Keep("a")) == [Start("a", 1)]
     assert bench.post(WorkerReady("a", 1)) == []
     assert bench.post(WorkerLost("a", 1), WorkerEnded("a", 1, DIED)) == [Start("a", 2)]
@@ -78,7 +47,7 @@ def test_a_kept_model_starts_unasked_and_again_when_it_dies() -> None:
 
 
 def test_a_model_that_is_not_kept_stays_down_until_it_is_asked_for() -> None:
-    bench = Bench()
+    bench = one_place()
     assert bench.post(Want(1, "a"), WorkerReady("a", 1), WorkerEnded("a", 1, DIED)) == [
         Start("a", 1),
         Grant(1, "a", 1),
@@ -87,7 +56,7 @@ def test_a_model_that_is_not_kept_stays_down_until_it_is_asked_for() -> None:
 
 
 def test_requests_that_come_between_a_death_and_its_reaping_wait_for_the_next_start() -> None:
-    bench = Bench()
+    bench = one_place()
     bench.post(Keep("a"), Want(1, "a"), WorkerReady("a", 1))
     assert bench.post(WorkerLost("a", 1), Want(2, "a")) == []
     assert bench.post(WorkerEnded("a", 1, DIED)) == [Start("a", 2)]
@@ -95,7 +64,7 @@ def test_requests_that_come_between_a_death_and_its_reaping_wait_for_the_next_st
 
 
 def test_a_failed_load_denies_who_waits_with_its_reason_and_backs_off() -> None:
-    bench = Bench(restart_delays_s=(0.0,), reload_delays_s=(0.5, 1.0, 5.0))
+    bench = one_place(restart_delays_s=(0.0,), reload_delays_s=(0.5, 1.0, 5.0))
     fault = CorruptCheckpoint("the file is cut")
     assert bench.post(Keep("a"), Want(1, "a")) == [Start("a", 1)]
     # What failed a moment ago would fail again: there is no start at once.
@@ -121,7 +90,7 @@ def test_a_failed_load_denies_who_waits_with_its_reason_and_backs_off() -> None:
 
 @pytest.mark.parametrize(("has_served", "delay"), [(True, 0.0), (False, 1.0)])
 def test_only_a_worker_that_served_resets_the_count(has_served: bool, delay: float) -> None:
-    bench = Bench(restart_delays_s=(0.0, 1.0), reload_delays_s=(0.5,))
+    bench = one_place(restart_delays_s=(0.0, 1.0), reload_delays_s=(0.5,))
     bench.post(Keep("a"), WorkerEnded("a", 1, DIED))
     bench.advance(0.5)
     bench.post(WorkerReady("a", 2))
@@ -132,7 +101,7 @@ def test_only_a_worker_that_served_resets_the_count(has_served: bool, delay: flo
 
 
 def test_a_load_that_takes_too_long_is_stopped_and_is_a_failure() -> None:
-    bench = Bench(load_timeout_s=10.0, reload_delays_s=(7.0,))
+    bench = one_place(load_timeout_s=10.0, reload_delays_s=(7.0,))
     bench.post(Want(1, "a"))
     assert bench.advance(9.9) == []
     stop, deny = bench.advance(0.1)
@@ -147,14 +116,14 @@ def test_a_load_that_takes_too_long_is_stopped_and_is_a_failure() -> None:
 
 
 def test_the_load_timeout_does_not_touch_a_model_that_became_ready() -> None:
-    bench = Bench(load_timeout_s=10.0)
+    bench = one_place(load_timeout_s=10.0)
     bench.post(Want(1, "a"), WorkerReady("a", 1))
     assert bench.advance(11.0) == []
     assert bench.status() == "ready"
 
 
 def test_no_more_wait_than_may() -> None:
-    bench = Bench(max_queued_requests=2)
+    bench = one_place(max_queued_requests=2)
     effects = bench.post(Want(1, "a"), Want(2, "a"), Want(3, "a"))
     assert denied(effects) == [(3, QueueFull)]
     assert bench.post(Unwant(1), Want(4, "a")) == []
@@ -173,7 +142,7 @@ def test_a_long_line_is_granted_or_denied_without_comparing_each_with_each(
         return one is other
 
     monkeypatch.setattr(Want, "__eq__", compare)
-    bench = Bench()
+    bench = one_place()
     bench.post(*(Want(ticket, "a") for ticket in range(300)))
     effects = bench.post(end)
     assert sum(isinstance(effect, Grant | Deny) for effect in effects) == 300
@@ -181,7 +150,7 @@ def test_a_long_line_is_granted_or_denied_without_comparing_each_with_each(
 
 
 def test_news_of_an_earlier_generation_changes_nothing() -> None:
-    bench = Bench()
+    bench = one_place()
     bench.post(Keep("a"), WorkerReady("a", 1), Want(1, "a"), WorkerEnded("a", 1, DIED), WorkerReady("a", 2))
     bench.post(Want(2, "a"))
     assert bench.post(LeaseEnded("a", 1), WorkerLost("a", 1), WorkerEnded("a", 1, DIED), WorkerReady("a", 1)) == []
@@ -190,7 +159,7 @@ def test_news_of_an_earlier_generation_changes_nothing() -> None:
 
 
 def test_draining_denies_who_waits_and_who_comes_but_ends_no_lease() -> None:
-    bench = Bench("a", "b")
+    bench = one_place("a", "b")
     bench.post(Want(1, "a"), WorkerReady("a", 1), Want(2, "b"))
     assert denied(bench.post(Drain())) == [(2, ShuttingDown)]
     assert denied(bench.post(Want(3, "a"))) == [(3, ShuttingDown)]
@@ -199,7 +168,7 @@ def test_draining_denies_who_waits_and_who_comes_but_ends_no_lease() -> None:
 
 
 def test_another_model_waits_for_the_leases_then_takes_the_place() -> None:
-    bench = Bench("a", "b")
+    bench = one_place("a", "b")
     bench.post(Want(1, "a"), WorkerReady("a", 1))
     assert bench.post(Want(2, "b")) == []
     # 3 came after 2: granting it would let a stream of requests for a keep b out for ever.
@@ -213,13 +182,13 @@ def test_another_model_waits_for_the_leases_then_takes_the_place() -> None:
 
 
 def test_who_waited_behind_another_model_is_granted_when_that_one_is_wanted_no_more() -> None:
-    bench = Bench("a", "b")
+    bench = one_place("a", "b")
     bench.post(Want(1, "a"), WorkerReady("a", 1), Want(2, "b"), Want(3, "a"))
     assert bench.post(Unwant(2)) == [Grant(3, "a", 1)]
 
 
 def test_a_lease_ended_twice_or_never_granted_does_not_go_below_zero() -> None:
-    bench = Bench()
+    bench = one_place()
     bench.post(Want(1, "a"), WorkerReady("a", 1), LeaseEnded("a", 1), LeaseEnded("a", 1), Unwant(99))
     assert bench.pool.num_leases == 0
 
@@ -229,7 +198,7 @@ class RandomPool(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench("a", "b", max_queued_requests=4, load_timeout_s=10.0, restart_delays_s=(0.0, 3.0))
+        self.bench = one_place("a", "b", max_queued_requests=4, load_timeout_s=10.0, restart_delays_s=(0.0, 3.0))
         self.next_ticket = 1
         self.open: set[int] = set()
         self.granted: list[Grant] = []

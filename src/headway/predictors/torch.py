@@ -21,11 +21,11 @@ from headway.predictors.torch_runner import (
     TorchRunner,
     forward_parameters,
     make_input_specs,
-    warm_arrays,
+    warm_up,
 )
 from headway.predictors.torch_weights import Mismatch, find_weights, load_weights, read_state_dict
 from headway.predictors.values import Scores, ValueBridge, ValueOptions
-from headway_wire import Infer, InferPredictor, Loading, Outputs, PredictorError, Signature, TensorSpec
+from headway_wire import Infer, InferPredictor, Loading, Outputs, Signature, TensorSpec
 from headway_wire.predictor import Report
 
 
@@ -118,34 +118,6 @@ class TorchPredictor(InferPredictor):
             can_batch=can_batch,
             facts=facts,
         )
-
-
-def warm_up(
-    runner: TorchRunner, inputs: Sequence[TensorSpec], shapes: Sequence[Sequence[int] | None]
-) -> tuple[list[TensorSpec], bool]:
-    """The outputs, from running the model on zeros, and whether requests can be computed together.
-
-    They can if every input's first axis is free, and every output's first axis follows it.
-    Raises PredictorError with the model's own words.
-    """
-    is_free = all(spec.shape and spec.shape[0] == FREE for spec in inputs)
-    try:
-        one = runner.outputs_of(warm_arrays(inputs, shapes, 1))
-        two = runner.outputs_of(warm_arrays(inputs, shapes, 2)) if is_free else one
-    except PredictorError:
-        raise
-    except Exception as error:  # the user's code
-        told = ", ".join(f"{spec.name} {spec.datatype} {spec.shape}" for spec in inputs)
-        raise PredictorError(
-            "ModelError", f"the model failed on zeros of its inputs ({told}): {type(error).__name__}: {error}"
-        ) from error
-    follows = [bool(shape) and shape[0] == 1 and two[name][1][:1] == [2] for name, (_, shape) in one.items()]
-    can_batch = is_free and all(follows)
-    outputs = [
-        TensorSpec(name=name, datatype=datatype, shape=[FREE, *shape[1:]] if followed else shape)
-        for (name, (datatype, shape)), followed in zip(one.items(), follows, strict=True)
-    ]
-    return outputs, can_batch
 
 
 def _find_files(source: Path, wanted: TorchOptions) -> tuple[Path, Path | None]:

@@ -217,3 +217,31 @@ def warm_arrays(specs: Sequence[TensorSpec], shapes: Sequence[Sequence[int] | No
         name = "float32" if spec.datatype == "BF16" else NUMPY_NAMES.get(spec.datatype, "float32")
         arrays[spec.name] = np.zeros(shape, dtype=name)
     return arrays
+
+
+def warm_up(
+    runner: TorchRunner, inputs: Sequence[TensorSpec], shapes: Sequence[Sequence[int] | None]
+) -> tuple[list[TensorSpec], bool]:
+    """The outputs, from running the model on zeros, and whether requests can be computed together.
+
+    They can if every input's first axis is free, and every output's first axis follows it.
+    Raises PredictorError with the model's own words.
+    """
+    is_free = all(spec.shape and spec.shape[0] == FREE for spec in inputs)
+    try:
+        one = runner.outputs_of(warm_arrays(inputs, shapes, 1))
+        two = runner.outputs_of(warm_arrays(inputs, shapes, 2)) if is_free else one
+    except PredictorError:
+        raise
+    except Exception as error:  # the user's code
+        told = ", ".join(f"{spec.name} {spec.datatype} {spec.shape}" for spec in inputs)
+        raise PredictorError(
+            "ModelError", f"the model failed on zeros of its inputs ({told}): {type(error).__name__}: {error}"
+        ) from error
+    follows = [bool(shape) and shape[0] == 1 and two[name][1][:1] == [2] for name, (_, shape) in one.items()]
+    can_batch = is_free and all(follows)
+    outputs = [
+        TensorSpec(name=name, datatype=datatype, shape=[FREE, *shape[1:]] if followed else shape)
+        for (name, (datatype, shape)), followed in zip(one.items(), follows, strict=True)
+    ]
+    return outputs, can_batch

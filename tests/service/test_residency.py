@@ -234,6 +234,19 @@ class TestUsed:
         bench.release("a")
         assert started(bench.gone("a")) == ["b"]
 
+    def test_an_unused_model_that_an_older_ticket_counts_on_is_not_evicted_for_a_younger_one(self) -> None:
+        bench = Bench(10, models={"a": 6, "b": 4, "c": 10, "d": 3})
+        bench.use("b")
+        bench.post(Want(11, "a"))
+        bench.ready("a")
+        bench.effects.take()
+        # c waits for a's lease, and will have b's memory too; d gets none of it before.
+        assert bench.post(Want(12, "c"), Want(13, "d")) == []
+        assert bench.statuses() == {"a": "ready", "b": "ready", "c": "cold", "d": "cold"}
+        bench.release("a")
+        bench.gone("b")
+        assert started(bench.gone("a")) == ["c"]
+
     def test_a_loading_model_is_no_victim_but_may_be_waited_for(self) -> None:
         bench = Bench(10, models={"a": 6, "b": 6})
         bench.post(Want(1, "a"))
@@ -455,7 +468,7 @@ class TestUnload:
         assert bench.post(Want(2, "a")) == [Start("a", 2)]
 
     def test_its_memory_counts_as_on_its_way_back(self) -> None:
-        bench = Bench(10, models={"a": 6, "b": 4, "c": 6})
+        bench = Bench(10, models={"a": 4, "b": 6, "c": 4})
         bench.use("b")
         bench.post(Want(11, "a"))
         bench.ready("a")

@@ -8,6 +8,7 @@ from headway.core.infer import Inferred, InferRequest
 from headway.errors import UnsupportedFeature, WorkerDied
 from headway.observe.clock import Clock
 from headway.service.ensemble import EnsembleClient, Infer
+from headway.service.names import model_id
 from headway.service.residents import Lease, Residents, ServedModel
 from headway.worker.resident import ModelGone, TensorClient
 
@@ -36,7 +37,7 @@ async def infer(residents: Residents, model: ServedModel, request: InferRequest,
                 raise
             num_retries += 1
         else:
-            return replace(inferred, model=model.id, version=model.config.version)
+            return replace(inferred, model=model_id(model.config), version=model.config.version)
 
 
 async def _run(lease: Lease, ensemble: EnsembleClient, request: InferRequest, ask: Infer) -> Inferred:

@@ -67,6 +67,10 @@ class LocalService:
         self._keeps_first = keeps_first
         self._is_started = False
 
+    def on_measured(self, tell: Callable[[ServedModel, int, float], None]) -> None:
+        """`tell` is called with the bytes of a ready model and the seconds of its load, when those were looked at."""
+        self._residents.on_measured = tell
+
     def models(self) -> list[ModelCard]:
         """A card for each name, aliases and presets too."""
         return [self._make_card(name, meaning) for name, meaning in self.roster.names.listed()]

@@ -68,7 +68,7 @@ _MEASURE_INTERVAL_S = 5.0
 """Between two measures of a model that is unused again and again."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ServedModel:
     """One model of the configuration, and what is known of it now."""
 
@@ -195,6 +195,8 @@ class Residents:
         self._num_leased = 0
         self._unused = asyncio.Event()
         self._unused.set()
+        self.on_measured: Callable[[ServedModel, int, float], None] = lambda model, num_bytes, load_s: None
+        """Told what a ready model takes, and the seconds of its load, whenever that was looked at."""
 
     def add(self, model: ServedModel) -> None:
         """One more, cold. Its id is unlike any other's in `models`."""
@@ -527,6 +529,8 @@ class Residents:
         try:
             amounts = await asyncio.to_thread(self._amounts_of, tuple(pids))
             self.pool.post(Measured(model.id, generation, amounts))
+            if model.client is not None:
+                self.on_measured(model, int(sum(amounts.values())), sum(model.phases.values()))
         finally:
             del self._measuring[model.id]
 

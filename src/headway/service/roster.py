@@ -6,12 +6,14 @@
 All on the event loop's thread, and each change at once: a request finds what was there before, or what is there now.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from headway.config import ModelConfig
 from headway.errors import ModelNotFound
-from headway.service.names import ModelNames, Name, choose_default, model_id, model_key
+from headway.service.events import Keep
+from headway.service.names import ModelNames, Name, model_id, model_key
 from headway.service.residents import Residents, ServedModel
 
 
@@ -39,51 +41,77 @@ class Roster:
 
     def add(self, config: ModelConfig) -> ServedModel:
         """One more, cold. Raises InvalidConfig for a name that another has; then nothing has changed."""
-        served = ServedModel(self._free_key(model_key(config)), config)
-        self._set([*self.models, served])
-        if self._residents is not None:
-            self._residents.add(served)
+        served = self.draft(config)
+        self.rearrange(add=[served])
         return served
 
     def remove(self, served: ServedModel) -> None:
         """It has no names from now on; its processes end with its last lease."""
-        self._set([model for model in self.models if model is not served])
+        self.rearrange(remove=[served])
+
+    def draft(self, config: ModelConfig) -> ServedModel:
+        """A model that nobody knows yet: for rearrange(), or swap()."""
+        return ServedModel(self._free_key(model_key(config)), config)
+
+    def rearrange(
+        self,
+        *,
+        add: Sequence[ServedModel] = (),
+        remove: Sequence[ServedModel] = (),
+        change: Mapping[int, ModelConfig] = MappingProxyType({}),
+    ) -> None:
+        """All at once: some come (draft()), some go, some have another config from now on while they run on.
+
+        Args:
+            add: cold ones; the pinned are loaded at once.
+            remove: their processes end with their last leases.
+            change: configs by the id() of their models, which serve them as they are.
+
+        Raises InvalidConfig for a name that two would have; then nothing has changed.
+        """
+        before = [(model, model.config) for model in self.models]
+        kept = [model for model in self.models if model not in remove]
+        for model in kept:
+            model.config = change.get(id(model), model.config)
+        try:
+            self._set([*kept, *add])
+        except Exception:
+            for model, config in before:
+                model.config = config
+            raise
+        self._tell(add, remove, [(model, config) for model, config in before if model.config is not config])
+
+    def prepare(self, config: ModelConfig) -> ServedModel:
+        """One more that has no names yet, to be loaded beside what it is to replace: load(), then swap(), discard()."""
+        served = self.draft(config)
+        self._introduce(served)
+        return served
+
+    async def load(self, served: ServedModel) -> None:
+        """Returns once it is ready. Raises why it can not be."""
         if self._residents is not None:
-            self._residents.remove(served)
+            await self._residents.load(served)
 
     def swap(self, old: ServedModel, new: ServedModel) -> None:
-        """`new` is served in the place of `old`, whose processes end with its last lease.
+        """The names of `old` lead to `new` (prepare()) at once; what `old` began it ends, and then its processes.
 
-        `new` was made by prepare() and may be loaded already. Raises InvalidConfig for names that another has.
+        Raises InvalidConfig for a name that another has, ModelNotFound where `old` is not served any more; then nothing
+        has changed.
         """
+        if old not in self.models:
+            raise ModelNotFound(f"model {old.id} is not served any more", param="model")
         self._set([new if model is old else model for model in self.models])
         if self._residents is not None:
             self._residents.remove(old)
 
-    def prepare(self, config: ModelConfig) -> ServedModel:
-        """One more that has no names yet, to be loaded beside what it is to replace (swap) or to join (admit)."""
-        served = ServedModel(self._free_key(model_key(config)), config)
-        if self._residents is not None:
-            self._residents.add(served)
-        return served
-
-    def admit(self, served: ServedModel) -> None:
-        """What prepare() made gets its names; if it is a default, it is the one from now on. Raises InvalidConfig."""
-        self._set([*self.models, served])
-
     def discard(self, served: ServedModel) -> None:
         """What prepare() made is not wanted."""
-        if self._residents is not None:
+        if self._residents is not None and served.id in self._residents.models:
             self._residents.remove(served)
 
     def change(self, served: ServedModel, config: ModelConfig) -> None:
         """Other names, presets or residency for a model that runs on as it is. Raises InvalidConfig."""
-        before, served.config = served.config, config
-        try:
-            self._set(self.models)
-        except Exception:
-            served.config = before
-            raise
+        self.rearrange(change={id(served): config})
 
     def set_default(self, id_: str, version: str) -> ServedModel:
         """From now on the id means this version. Raises ModelNotFound for one that there is not."""
@@ -92,15 +120,34 @@ class Roster:
         if chosen is None:
             known = ", ".join(model.config.version or "(none)" for model in versions) or "no version at all"
             raise ModelNotFound(f"{id_} has no version {version[:100]!r}; it has {known}", param="version")
-        for model in versions:
-            model.config = replace(model.config, is_default=model is chosen)
-        self._set(self.models)
+        self.rearrange(change={id(each): replace(each.config, is_default=each is chosen) for each in versions})
         return chosen
 
-    def default_version(self, id_: str) -> ServedModel | None:
-        """What the id means; None: there is no such."""
-        versions = self.versions(id_)
-        return choose_default(versions) if versions else None
+    def _tell(
+        self,
+        added: Iterable[ServedModel],
+        removed: Iterable[ServedModel],
+        changed: Iterable[tuple[ServedModel, ModelConfig]],
+    ) -> None:
+        """The pool, of what is different; `changed`: with the config before."""
+        residents = self._residents
+        if residents is None:
+            return
+        for model in removed:
+            residents.remove(model)
+        for model, before in changed:
+            if model in self.models:
+                residents.change(model, model.config)
+                if model.config.residency.is_pinned and not before.residency.is_pinned:
+                    residents.pool.post(Keep(model.id))
+        for model in added:
+            self._introduce(model)
+
+    def _introduce(self, served: ServedModel) -> None:
+        if self._residents is not None:
+            self._residents.add(served)
+            if served.config.residency.is_pinned:
+                self._residents.pool.post(Keep(served.id))
 
     def _set(self, models: list[ServedModel]) -> None:
         self.names = ModelNames(models)

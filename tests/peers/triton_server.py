@@ -121,8 +121,8 @@ def _wait_until_ready(triton: TritonServer, process: "subprocess.Popen[bytes]") 
         with contextlib.suppress(OSError, urllib.error.URLError):
             urllib.request.urlopen(f"{triton.http_url}/v2/health/ready", timeout=5).close()
             return
-        is_late = time.monotonic() > deadline
-        assert process.poll() is None and not is_late, triton.log.read_text(errors="replace")[-3000:]
+        is_starting = process.poll() is None and time.monotonic() < deadline
+        assert is_starting, triton.log.read_text(errors="replace")[-3000:]
         time.sleep(0.05)
 
 

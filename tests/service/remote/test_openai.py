@@ -508,10 +508,10 @@ class TestTrying:
         self, listed: ScriptedUpstream, serve: Serve
     ) -> None:
         clock = FakeClock()
-        listed.add(CHAT, Answer([], 500), Answer([], 500), WHOLE)
+        listed.add(CHAT, Answer([], 502), Answer([], 504), WHOLE)
         service = await serve(clock=clock, breaker_failures=2, breaker_open_s=10.0)
-        for _ in range(2):
-            with pytest.raises(UpstreamFailed):
+        for kind in (UpstreamFailed, UpstreamTimeout):
+            with pytest.raises(kind):
                 await service.generate(request())
         num_asked = len(listed.requests)
         with pytest.raises(UpstreamUnavailable) as caught:

@@ -13,7 +13,8 @@ The outcome of what was allowed:
     5. of an earlier period                         nothing
     6. closed: a failure                            counted; with max_failures within window_s: open
     7. half_open: success closes, failure opens; a probe whose caller left opens too, and the next one may ask at once
-Failures are those of the server (not reached, timed out, 5xx), not of a request (4xx). Source: M. Nygard, Release It!
+Failures are those of the server (not reached, timed out, 502 to 504), not of a request (4xx, 500).
+Source: M. Nygard, Release It!
 """
 
 from dataclasses import dataclass

@@ -46,6 +46,25 @@ class OpenAIOptions(ServerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     between_tokens_timeout_s: Seconds = 60.0
 
 
+class TritonOptions(ServerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a server of the Open Inference Protocol, Triton or another one; url is what /v2 is under."""
+
+    model: str | None = None
+    """Its name there; None: its name here."""
+    version: str = ""
+    """"": the server chooses."""
+    repository: str | None = None
+    """A folder that this process may write to, and that the server has as its model repository: the model's source, a
+    file or a folder, is put there as a model, and taken away when it is unloaded. None: the model is there already."""
+    config: dict[str, Any] = {}
+    """With repository: fields of its config.pbtxt, by their names there (triton_config)."""
+    loads: bool = True
+    """It is loaded and unloaded by the server's repository API (--model-control-mode=explicit); False: only asked."""
+    load_timeout_s: Seconds = 300.0
+    infer_timeout_s: Seconds = 60.0
+    """Of a request that names no time-out."""
+
+
 O = TypeVar("O", bound=ServerOptions)  # noqa: E741
 
 

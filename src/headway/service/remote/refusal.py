@@ -30,6 +30,8 @@ MAX_BODY_BYTES = 64 * 1024
 """Of an error's body, what is read."""
 _MAX_WORDS = 500
 _RETRIED = frozenset((429, 502, 503, 529))
+_DOWN = frozenset((502, 503, 504, 529))
+"""That the server is not well. A 500 may be one request's own fault, which must not close the way for the others."""
 _TAGS = re.compile(r"<(?:script|style)\b.*?</|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
 
@@ -55,7 +57,7 @@ def refusal_of(server: str, status: int, headers: Mapping[str, str], body: bytes
     return Refusal(
         _error(server, status, headers, fields),
         can_retry=status in _RETRIED,
-        is_servers_fault=status >= 500,
+        is_servers_fault=status in _DOWN,
     )
 
 

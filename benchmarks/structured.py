@@ -103,7 +103,7 @@ class Run:
     def run(self) -> float:
         """Seconds until all is done."""
         begin = time.perf_counter()
-        while self.engine.has_work() or len(self.engine._waiting_room):
+        while self.engine.has_work() or len(self.engine._waiting_room) or len(self.engine._late_masks):
             self.step()
         return time.perf_counter() - begin
 

@@ -11,6 +11,7 @@ from tests.engine.tiny_rig import TinyRig, closing, make_engine, regex_grammar, 
 
 import headway_wire as wire
 from headway.core.sequence import Sequence
+from headway.engine import constrained
 from headway.engine.constrained import ConstrainedOutput, Growth
 from headway.engine.constraint import PARAM
 from headway.engine.engine import Engine
@@ -51,14 +52,19 @@ def rig(engine: Engine) -> TinyRig:
     return TinyRig(engine)
 
 
-@pytest.fixture(scope="module", params=["forced", "unforced", "torch"])
+@pytest.fixture(scope="module", params=["forced", "unforced", "late", "torch"])
 def kind(request: pytest.FixtureRequest, folder: Path) -> Iterator[TinyRig]:
+    """late: every mask is taken for a slow one, so that it is made before its step."""
     options: dict[str, dict[str, Any]] = {
         "forced": {},
         "unforced": {"force_tokens": False},
+        "late": {},
         "torch": {"executor": "torch", "dtype": "float32"},
     }
-    yield from closing(make_engine(folder, **options[request.param]))
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "late":
+            patched.setattr(constrained, "SLOW_MASK_S", -1.0)
+        yield from closing(make_engine(folder, **options[request.param]))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

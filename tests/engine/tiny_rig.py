@@ -4,6 +4,7 @@ Its tokens are bytes, so what a regular expression lets come next is asked of th
 text is the beginning of a match: an independent reference for masks and for what is forced.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +117,8 @@ class TinyRig:
         """Until nothing is left to do."""
         self.wait()
         for _ in range(3000):
+            while len(self.engine._late_masks) and not self.engine.has_work():
+                threading.Event().wait(0.001)
             if not self.engine.has_work():
                 break
             self.step()

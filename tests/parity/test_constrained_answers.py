@@ -57,7 +57,7 @@ def run(engine: Engine) -> tuple[dict[str, list[int]], dict[str, str]]:
     """Tokens and ends of all that were submitted."""
     tokens: dict[str, list[int]] = {}
     ends: dict[str, str] = {}
-    while engine.has_work() or len(engine._waiting_room):
+    while engine.has_work() or len(engine._waiting_room) or len(engine._late_masks):
         step = engine.step()
         refused = [answer for answer in engine.take_answers() if isinstance(answer, wire.Refused)]
         assert all(answer.error.kind == "InvalidRequest" for answer in refused), "what nothing can match, and no other"

@@ -238,6 +238,8 @@ class Run:
 
     def finish(self) -> None:
         for _ in range(5000):
+            while len(self.engine._late_masks) and not self.engine.has_work():
+                time.sleep(0.001)
             if not self.engine.has_work():
                 break
             self.step()

@@ -81,6 +81,8 @@ class Sequence:
     """How often it lost its blocks while it could have used them."""
     is_held: bool = False
     """Its reader is slow: it is not scheduled."""
+    is_late: bool = False
+    """What its next token may be is not known yet: it is not scheduled, and keeps what it has."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -97,9 +99,14 @@ class Sequence:
         """Tokens whose K and V may be taken from the cache: the logits behind all later ones are wanted."""
         return (len(self.token_ids) if self.is_scored else self.num_scored_tokens) - 1
 
+    @property
+    def can_run(self) -> bool:
+        """Whether it may be in the next step."""
+        return not (self.is_held or self.is_late)
+
     def can_start(self) -> bool:
-        """Whether it may leave the queue: not held, and not waiting for a sibling to compute their prompt."""
-        return not self.is_held and (self.fork is None or self.fork.lets_start(self))
+        """Whether it may leave the queue: it can run, and does not wait for a sibling to compute their prompt."""
+        return self.can_run and (self.fork is None or self.fork.lets_start(self))
 
 
 @dataclass(slots=True, eq=False)

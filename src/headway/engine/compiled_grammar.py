@@ -15,6 +15,9 @@ MAX_WAIT_S = 1.8
 MAX_COMPILE_CPU_S = 0.9
 """Of processor time. What takes more is too large; what took less had no turn, and may be asked for again."""
 
+SLOW_MASK_S = 0.01
+"""What a slow mask takes, of processor time. Those of schemas and of programming languages take 1 to 3 ms at most."""
+
 
 class CompiledGrammar:
     """A grammar, or a vocabulary alone where its text is empty. Written by a side thread, `is_done` last.
@@ -31,6 +34,8 @@ class CompiledGrammar:
         self.tokens: ConstraintTokens | None = None
         self.matcher: llguidance.LLMatcher | None = None
         """At its beginning; only ever copied. None where the text is empty."""
+        self.is_slow = False
+        """Its first masks are."""
         self.error: HeadwayError | None = None
         self.is_done = False
         self._compiling_s: Callable[[], float] | None = None

@@ -12,9 +12,11 @@ import llguidance
 import headway_wire as wire
 from headway.core.output import FinishReason
 from headway.core.sequence import Sequence
+from headway.engine.compiled_grammar import SLOW_MASK_S
 from headway.engine.constraint import OutputConstraint, Taken
 from headway.engine.endings import ending_of_token
 from headway.errors import InvariantBroken
+from headway.executor.base import Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class ConstrainedOutput:
         self.constraint = constraint
         self.is_at_end = False
         """Only end tokens may come next, although the request wants none yet."""
+        self.is_slow = constraint.compiled.is_slow
+        """Its masks take so long that no step may wait for them (late_masks)."""
+        self._mask_ahead: Int32 | None = None
+        """Of the next token; made before the step that needs it."""
         self._first = first
         self._untold: list[bool] = []
         """Of each token that is not told: whether it was forced."""
@@ -73,6 +79,16 @@ class ConstrainedOutput:
     def needs_mask(self) -> bool:
         """Whether the next token is chosen under a mask; where the output has ended, it is not used."""
         return self._ending is None and self.constraint.needs_mask
+
+    def note_mask(self, mask_s: float, ahead: Int32 | None = None) -> None:
+        """A mask was made, in so many seconds of processor time; `ahead`: before its step, which shall take it."""
+        self.is_slow = mask_s > SLOW_MASK_S
+        self._mask_ahead = ahead
+
+    def take_mask(self) -> Int32 | None:
+        """The mask of the next token, if it is there already; once."""
+        ahead, self._mask_ahead = self._mask_ahead, None
+        return ahead
 
     def begin(self, sequence: Sequence) -> None:
         """Appends what the output begins with to a sequence that is new."""

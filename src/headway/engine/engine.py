@@ -39,6 +39,7 @@ from headway.engine.constraint import is_constraining
 from headway.engine.endings import ending_of_token, make_preemption_limit
 from headway.engine.gauges import COUNTERS, read_gauges, read_grammars
 from headway.engine.grammars import Grammars
+from headway.engine.late_masks import LateMasks
 from headway.engine.masks import MaskFiller
 from headway.engine.meter import EngineMeter
 from headway.engine.profile import RecordedRunner
@@ -98,6 +99,7 @@ class Engine:
         # Of open sequences that are constrained.
         self._outputs: dict[Sequence, ConstrainedOutput] = {}
         masks = MaskFiller(sampler, self._outputs, end_token_ids) if isinstance(sampler, Sampler) else None
+        self._late_masks = LateMasks(masks, self._outputs)
         self._bare_runner = Runner(executor, sampler, block_size=kv_cache.block_size, masks=masks)
         self._runner = RecordedRunner(self._bare_runner, executor)
         self._grammars = grammars if masks is not None else None
@@ -161,6 +163,7 @@ class Engine:
         sequences = self._arrivals.make_sequences(submit, max_total_tokens, self._kv_cache)
         if grammar is not None:
             self._outputs |= self._arrivals.constrain(sequences, grammar)
+            self._late_masks.begin(sequences)
         self._requests[submit.request_id] = sequences
         for sequence in sequences:
             self._scheduler.add(sequence)
@@ -215,7 +218,7 @@ class Engine:
         """
         if self._shared is not None:
             self._shared.check()
-        if self._events or self._answers or (self._waiting_room and self._waiting_room.has_news()):
+        if self._events or self._answers or self._waiting_room.has_news() or self._late_masks.has_news():
             return True
         return self._scheduler.has_work()
 
@@ -226,7 +229,7 @@ class Engine:
         waits = [
             self._scheduler.wait_s(),
             WATCH_INTERVAL_S if self._shared is not None else None,
-            POLL_S if self._waiting_room else None,
+            POLL_S if self._waiting_room or self._late_masks else None,
         ]
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
@@ -234,6 +237,9 @@ class Engine:
         """One step. Raises only what this engine cannot live on with (InvariantBroken, WorkerDied)."""
         if self._waiting_room:
             self._admit()
+        for sequence, error in self._late_masks.take():
+            if error is not None and _is_open(sequence):
+                self._events.append(self._fail(sequence, error))
         plan = self._scheduler.schedule()
         for sequence in plan.started:
             if not sequence.num_preemptions:
@@ -303,6 +309,7 @@ class Engine:
     def close(self) -> None:
         """Ends the side threads, and the other processes that compute the model, if there are any."""
         self._bare_runner.close()
+        self._late_masks.close()
         if self._grammars is not None:
             self._grammars.close()
         if self._shared is not None:
@@ -406,6 +413,7 @@ class Engine:
             return [end]
         if growth.rewritten is not None:
             self._bare_runner.rewrite(sequence, growth.rewritten)
+        self._late_masks.begin([sequence])
         if not growth.token_ids:
             return []
         event = wire.TokenEvent(

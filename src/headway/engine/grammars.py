@@ -11,8 +11,6 @@ their vocabulary the process is told with the first grammar of any kind: who nev
 
 import contextlib
 import logging
-import os
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -20,11 +18,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
-from headway.engine.compiled_grammar import MAX_WAIT_S, CompiledGrammar, make_late
+from headway.engine.compiled_grammar import MAX_WAIT_S, SLOW_MASK_S, CompiledGrammar, make_late
 from headway.engine.constraint_tokens import ConstraintTokens
 from headway.engine.grammar_trial import GrammarTrial
+from headway.engine.side_threads import give_way
 from headway.errors import HeadwayError, InternalError, InvariantBroken, QueueFull
-from headway.text.grammar_compiler import compile_grammar, needs_trial
+from headway.text.grammar_compiler import compile_grammar, needs_trial, seconds_to_begin
 from headway.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -37,9 +36,6 @@ followed (grammar_compiler.LIMITS)."""
 MAX_KEPT_BYTES = 16 * 2**20
 """Of their texts together."""
 NUM_THREADS = 2
-_NICENESS = 5
-"""Side threads, and the process that one of them starts, give way to those that compute: beside threads that never rest
-they still get a quarter of a core, and what is bounded is done in time."""
 
 
 class Grammars:
@@ -56,8 +52,8 @@ class Grammars:
         self._tokens_lock, self._lock = threading.Lock(), threading.Lock()
         self._kept: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._num_kept_bytes = 0
-        self._pool = ThreadPoolExecutor(NUM_THREADS, "grammars", initializer=_give_way)
-        self._trials = ThreadPoolExecutor(1, "grammar-trials", initializer=_give_way)
+        self._pool = ThreadPoolExecutor(NUM_THREADS, "grammars", initializer=give_way)
+        self._trials = ThreadPoolExecutor(1, "grammar-trials", initializer=give_way)
         self._trial = GrammarTrial()
         """The one thread's own."""
         self._has_idle_trial = False
@@ -141,6 +137,7 @@ class Grammars:
             started_s = self._now()
             if grammar.text:
                 grammar.matcher = compile_grammar(grammar.tokens.llguidance, grammar.text)
+                grammar.is_slow = seconds_to_begin(grammar.matcher) > SLOW_MASK_S
             with self._lock:
                 self.compile_s += self._now() - started_s
             grammar.is_done = True
@@ -183,10 +180,3 @@ class Grammars:
 
     def _drop(self, key: bytes) -> None:
         self._num_kept_bytes -= self._kept.pop(key).num_bytes
-
-
-def _give_way() -> None:
-    """Linux' threads have priorities of their own."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -7,8 +7,9 @@
 
 A matcher belongs to one sequence, and between start() and finish() to the side thread alone.
 
-The whole step waits for its last mask. Those of an ambiguous grammar take longer with each token: where slow ones take
-over MAX_MASKS_S together, the sequence of the slowest ends. Time is the thread's own: a busy machine ends nobody.
+The whole step waits for its last mask. Where an output's masks are slow, the next ones are made before its steps
+(late_masks), so that a step waits for no more than the first slow one; where slow ones take over MAX_MASKS_S together
+all the same, the sequence of the slowest ends. Time is the thread's own: a busy machine ends nobody.
 """
 
 import logging
@@ -21,18 +22,16 @@ import numpy as np
 from headway.core.sequence import Sequence
 from headway.engine.constrained import ConstrainedOutput
 from headway.engine.constraint import PARAM
+from headway.engine.late_masks import MAX_MASK_S, make_too_slow
 from headway.engine.sampler import BITS_A_WORD, Sampler
-from headway.errors import HeadwayError, InternalError, InvalidRequest
+from headway.errors import HeadwayError, InternalError
 from headway.executor.base import Int32
 from headway.text.grammar_compiler import check_matcher
 
 logger = logging.getLogger(__name__)
 
-MAX_MASKS_S = 0.05
+MAX_MASKS_S = MAX_MASK_S
 """Of a step, for the masks that are slow."""
-SLOW_MASK_S = 0.01
-"""What a slow mask takes. Those of schemas and of programming languages take 1 to 3 ms at most."""
-
 _Failures = dict[Sequence, HeadwayError]
 
 
@@ -57,6 +56,11 @@ class MaskFiller:
         self._masked_rows: set[int] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._filling: Future[_Failures] | None = None
+
+    @property
+    def num_words(self) -> int:
+        """Of a mask."""
+        return len(self._others)
 
     def start_row(self, row: int) -> None:
         """A sequence took it: the sampler has no mask for it yet."""
@@ -105,24 +109,34 @@ class MaskFiller:
             for sequence, output in wanted:
                 begin_s = time.thread_time()
                 try:
-                    self._fill(sequence, output)
+                    self._take_or_fill(sequence, output)
                 except HeadwayError as error:
                     failures[sequence] = error
                 except BaseException as error:  # a panic of the library too: the others of the step go on
                     logger.exception("a mask could not be made")
                     failures[sequence] = InternalError(f"what may come next could not be told: {type(error).__name__}")
-                if (mask_s := time.thread_time() - begin_s) > SLOW_MASK_S:
-                    slow[sequence] = mask_s
+                if output.is_slow:
+                    slow[sequence] = time.thread_time() - begin_s
         finally:
             self._sampler.open_masks()
         if sum(slow.values()) > MAX_MASKS_S:
             slowest = max(slow, key=slow.__getitem__)
-            failures.setdefault(slowest, _make_too_slow(slow[slowest]))
+            failures.setdefault(slowest, make_too_slow(slow[slowest]))
         return failures
 
-    def _fill(self, sequence: Sequence, output: ConstrainedOutput) -> None:
-        matcher = output.matcher
+    def _take_or_fill(self, sequence: Sequence, output: ConstrainedOutput) -> None:
         mask = self._sampler.masks[sequence.row]
+        ahead = output.take_mask()
+        if ahead is not None:
+            mask[:] = ahead
+            return
+        begin_s = time.thread_time()
+        self.fill(sequence, output, mask)
+        output.note_mask(time.thread_time() - begin_s)
+
+    def fill(self, sequence: Sequence, output: ConstrainedOutput, mask: Int32) -> None:
+        """Writes a mask. In a side thread, to which the matcher belongs meanwhile. Raises InvalidRequest."""
+        matcher = output.matcher
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         check_matcher(matcher, PARAM)
         sampling = sequence.sampling
@@ -136,11 +150,3 @@ class MaskFiller:
             return False
         mask[:] = others
         return True
-
-
-def _make_too_slow(mask_s: float) -> InvalidRequest:
-    return InvalidRequest(
-        f"{PARAM} cannot be enforced any further: to tell what may come next took {mask_s * 1e3:.0f} ms, and all of a "
-        f"step have {MAX_MASKS_S * 1e3:.0f} ms; make the grammar less ambiguous, or its repetitions shorter",
-        param=PARAM,
-    )

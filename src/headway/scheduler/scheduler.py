@@ -98,7 +98,7 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether schedule() would plan something."""
-        if any(not sequence.is_held for sequence in self.running):
+        if any(sequence.can_run for sequence in self.running):
             return True
         return any(sequence.can_start() for sequence in self._batching.boarding(self.waiting.items))
 
@@ -187,7 +187,7 @@ class Scheduler:
         """Case 1. Returns the running sequences that are further behind, and whether each stream found its block."""
         behind, has_blocks = [], True
         for sequence in tuple(self.running.items):
-            if sequence.is_held or sequence.status is not SequenceStatus.RUNNING:
+            if not sequence.can_run or sequence.status is not SequenceStatus.RUNNING:
                 continue
             num_tokens = len(sequence.token_ids)
             if num_tokens - sequence.num_computed_tokens > 1:

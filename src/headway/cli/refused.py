@@ -31,14 +31,15 @@ REFUSED: dict[str, str] = {
     "workers": "one server process owns the models",
     "numa-bind": "bind the process: numactl --cpunodebind=0 headway serve ...",
     # Memory
-    "gpu-memory-utilization": f"{_NO_GPU_POOL}, e.g. --kv-cache-memory 0.3",
+    "gpu-memory-utilization": "say --gpu-memory-limit for all models, --kv-cache-memory for a model's cache",
     "mem-fraction-static": f"{_NO_GPU_POOL}, e.g. --kv-cache-memory 0.3",
     "kv-cache-memory-bytes": "say --kv-cache-memory",
     "num-gpu-blocks-override": _NO_GPU_POOL,
     "swap-space": "a sequence that loses its cache is computed again, nothing is swapped; give --kv-cache-memory more",
     "cpu-offload-gb": "there is nothing to offload from: weights are in main memory",
     "kv-offloading-size": "there is nothing to offload from: the KV cache is in main memory",
-    "enable-sleep-mode": "stop the server; it starts again in seconds",
+    "enable-sleep-mode": "unload the model: its memory comes back, and the next request loads it in seconds",
+    "max-loaded-models": "say --max-models",
     # Weights and files
     "load-format": "the format is seen from the files (GGUF, safetensors); pickles: headway convert",
     "download-dir": "say --cache-dir",
@@ -159,6 +160,8 @@ REFUSED: dict[str, str] = {
     "cont-batching": f"{_LLAMA}: it is always on; leave it out",
     "flash-attn": f"{_LLAMA}: leave it out",
     "jinja": f"{_LLAMA}: the model's template is always used; leave it out",
+    "models-max": f"{_LLAMA}: say --max-models",
+    "sleep-idle-seconds": f"{_LLAMA}: give the model an idle time-out in the catalog",
     "chat-template-file": f"{_LLAMA}: say --chat-template FILE",
 }
 """Flag (without its dashes) to what to do instead."""

@@ -8,7 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from headway.observe.number_histogram import ENGINE_HISTOGRAMS, HistogramSpec, bucket_counts
+from headway.observe.number_histogram import ENGINE_HISTOGRAMS, POOL_WAIT, HistogramSpec, bucket_counts
+from headway.observe.pool_families import model_families, pool_families
 
 PREFIX: Final = "headway_"
 
@@ -91,7 +92,9 @@ class StatsCollector(Collector):
             for model, numbers in models.items():
                 counter.add_metric((model,), numbers.get(key, 0.0))
             yield counter
-        yield from (make_histogram(spec, models) for spec in ENGINE_HISTOGRAMS)
+        yield from (make_histogram(spec, models) for spec in (*ENGINE_HISTOGRAMS, POOL_WAIT))
+        yield from model_families(models)
+        yield from pool_families(pool)
         yield _waiting_by_reason(models)
         yield _cache_config(models)
         for key, (name, text) in POOL_GAUGES.items():

@@ -20,6 +20,7 @@ from headway.config import ServerConfig
 from headway.errors import HeadwayError
 from headway.observe.metrics import Metrics
 from headway.server.admin.profile import router as profile_router
+from headway.server.admin.progress import router as progress_router
 from headway.server.admin.routes import router as admin_router
 from headway.server.anthropic.routes import router as anthropic_router
 from headway.server.basic.predict import router as predict_router
@@ -53,7 +54,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     app.state.headway = state
     encoder_routers = embeddings_router, rerank_router, score_router
     chat_routers = openai_router, responses_router, anthropic_router
-    own_routers = predict_router, basic_router, oip_router, admin_router, profile_router
+    own_routers = predict_router, basic_router, oip_router, admin_router, profile_router, progress_router
     routers = *chat_routers, *encoder_routers, *own_routers
     for router in routers:
         app.include_router(router)
@@ -69,7 +70,7 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
         allow_origin_regex=LOCAL_ORIGINS,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("X-Request-Id", "Request-Id", "Retry-After", "Inference-Header-Content-Length"),
+        expose_headers=("X-Request-Id", "Request-Id", "Retry-After", "Server-Timing", "Inference-Header-Content-Length"),
     )
     app.add_middleware(RequestScope, state=state)
     app.openapi = lambda: describe_app(app)  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import headway_wire as wire
-from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
+from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ResidencyConfig, ServerConfig
 from headway.errors import InvariantBroken, ModelNotReady
 from headway.observe.clock import Clock
 from headway.service.estimate import ModelEstimate
@@ -72,7 +72,7 @@ class ScriptedLoader:
 
 
 class ScriptedService(LocalService):
-    """LocalService over a ScriptedLoader. With several models, one is resident at a time."""
+    """LocalService over a ScriptedLoader."""
 
     def __init__(
         self,
@@ -83,17 +83,24 @@ class ScriptedService(LocalService):
         server: ServerConfig | None = None,
         clock: Clock | None = None,
         is_in_process: bool = True,
+        residency: Mapping[str, ResidencyConfig] | None = None,
+        keeps_first: bool = True,
     ) -> None:
-        """One model "scripted" that plays `script`, or those of `models` by their names."""
+        """One model "scripted" that plays `script`, or those of `models` by their names.
+
+        Each is said to need 64 MiB, unless its config in `residency` expects something else.
+        """
         scripts = models or {"scripted": script or Script()}
         self.loader = ScriptedLoader(scripts, is_in_process=is_in_process)
+        told = residency or {}
         super().__init__(
-            [ModelConfig(source=name, served_names=(name,), predictor=PREDICTOR) for name in scripts],
+            [_make_config(name, told.get(name, ResidencyConfig())) for name in scripts],
             pool or PoolConfig(),
             server or ServerConfig(),
             CheckpointConfig(cache_dir=Path()),
             loader=self.loader,
             clock=clock,
+            keeps_first=keeps_first,
         )
 
     async def until_ready(self, timeout_s: float = 30.0) -> None:
@@ -132,3 +139,7 @@ class ScriptedService(LocalService):
         names = ("client_open_requests", "num_running", "num_waiting")
         busy = [f"{model} {name}" for model, it in stats["models"].items() for name in names if it.get(name)]
         return busy + [name for name in ("leases", "waiting_requests") if stats["pool"]["pool"][name]]
+
+
+def _make_config(name: str, residency: ResidencyConfig) -> ModelConfig:
+    return ModelConfig(source=name, served_names=(name,), predictor=PREDICTOR, residency=residency)

@@ -23,6 +23,7 @@ COMMANDS = {
     "pull": ("headway.cli.pull", "Download a model: demo, or a hub id."),
     "convert": ("headway.cli.convert", "Turn a pickle checkpoint into safetensors."),
     "inspect": ("headway.cli.inspect", "Show what a model is made of, without running it."),
+    "env": ("headway.cli.env", "Make environments for models of other frameworks."),
     "doctor": ("headway.cli.doctor", "Check this machine and installation."),
     "version": ("headway.cli.version", "Print the version."),
 }
@@ -37,7 +38,7 @@ class LazyGroup(TyperGroup):
         """As typer does, with the listed command replaced by the real one."""
         name, listed, rest = super().resolve_command(ctx, args)
         if name in COMMANDS and listed is not None:
-            command: TyperCommand = importlib.import_module(COMMANDS[name][0]).make()
+            command: TyperCommand | TyperGroup = importlib.import_module(COMMANDS[name][0]).make()
             command.name = name
             return name, command, rest
         return name, listed, rest

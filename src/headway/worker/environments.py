@@ -1,32 +1,56 @@
-"""Environments: interpreters with a framework of their own, made by `headway env create`, for models that name one.
+"""Environments: virtual environments with a framework of their own, for models whose `interpreter` names one.
 
-Each is a virtual environment in a folder under XDG_DATA_HOME/headway/envs, by its name.
+Each is a folder under XDG_DATA_HOME/headway/envs. It is built where it will stay, for its scripts name their own path;
+what makes it one is its record, which is written last: a folder without is what an interrupted build left, is never
+used, and is cleared by the next build.
 """
 
+import contextlib
+import fcntl
 import os
 import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from headway.errors import InvalidConfig
+import msgspec
 
+from headway.checkpoint.package_index import find_pip
+from headway.errors import DownloadFailed, InvalidConfig
+
+NEEDED = ("msgspec>=0.19", "numpy>=1.26")
+"""What every environment has: headway_wire's and the predictors'."""
+RECORD = "headway-env.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LIST_CODE = """
+import json, platform
+from importlib import metadata
+names = {it.metadata["Name"]: it.version for it in metadata.distributions() if it.metadata["Name"]}
+print(json.dumps({"python": platform.python_version(), "packages": names}))
+"""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished one, as its record tells."""
+
+    name: str
+    asked: list[str]
+    """The packages that it was made with, as they were given to pip."""
+    python: str
+    """Its version."""
+    packages: dict[str, str]
+    """All that is in it: names and versions."""
+    created: int
+    """Unix seconds."""
 
 
 def default_envs_dir() -> Path:
     """XDG_DATA_HOME/headway/envs, or ~/.local/share/headway/envs."""
     base = os.environ.get("XDG_DATA_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "headway" / "envs"
-
-
-def check_env_name(name: str) -> str:
-    """The name. Raises InvalidConfig for one that could leave the folder."""
-    if not _NAME.fullmatch(name):
-        raise InvalidConfig(
-            f"the environment's name is {name[:100]!r}; it must be 1 to 64 letters, digits, dots, dashes and"
-            " underscores, and begin with a letter or digit",
-            param="interpreter",
-        )
-    return name
 
 
 def find_interpreter(interpreter: str, folder: Path | None = None) -> str:
@@ -36,13 +60,134 @@ def find_interpreter(interpreter: str, folder: Path | None = None) -> str:
     """
     if os.sep in interpreter:
         path = Path(interpreter).expanduser().absolute()
-        path = path / "bin" / "python" if path.is_dir() else path
+        path = _python_of(path) if path.is_dir() else path
         advice = "give the path of a Python, or the name of an environment (headway env list)"
     else:
-        path = (folder or default_envs_dir()) / check_env_name(interpreter) / "bin" / "python"
+        env = (folder or default_envs_dir()) / _checked(interpreter)
+        path = _python_of(env)
         advice = f"make it: headway env create {interpreter}"
-    if not os.access(path, os.X_OK) or not path.is_file():
+        if path.exists() and not (env / RECORD).is_file():
+            raise InvalidConfig(f"the environment {interpreter!r} was not finished: {advice}", param="interpreter")
+    if not path.is_file() or not os.access(path, os.X_OK):
         raise InvalidConfig(
             f"interpreter is {interpreter!r}, and there is no Python at {path}: {advice}", param="interpreter"
         )
     return str(path)
+
+
+def create_environment(
+    name: str,
+    packages: Sequence[str],
+    *,
+    python: str | None = None,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Environment:
+    """Makes an environment with pip's own output on stderr. Blocks for minutes.
+
+    Raises InvalidConfig for a name that is taken, or bad, and for a Python that makes none; DownloadFailed where pip
+    fails: then nothing stays.
+
+    Args:
+        packages: requirements, as pip takes them.
+        python: the interpreter that it is made of; None: this one.
+        say: is told each step.
+    """
+    env = (folder or default_envs_dir()) / _checked(name)
+    with _alone(env):
+        if (env / RECORD).is_file():
+            raise InvalidConfig(f"there is an environment {name!r} already: headway env remove {name}, or another name")
+        shutil.rmtree(env, ignore_errors=True)
+        try:
+            return _build(env, name, packages, python or sys.executable, say)
+        except BaseException:
+            shutil.rmtree(env, ignore_errors=True)
+            raise
+
+
+def list_environments(folder: Path | None = None) -> list[Environment]:
+    """Those that are finished, by name."""
+    folder = folder or default_envs_dir()
+    return [_read(path) for path in sorted(folder.glob(f"*/{RECORD}"))] if folder.is_dir() else []
+
+
+def remove_environment(name: str, folder: Path | None = None) -> None:
+    """Raises InvalidConfig if there is none. Models that use it fail at their next load."""
+    env = (folder or default_envs_dir()) / _checked(name)
+    if not env.is_dir():
+        known = ", ".join(it.name for it in list_environments(folder)) or "none"
+        raise InvalidConfig(f"there is no environment {name!r}; there is: {known}")
+    with _alone(env):
+        (env / RECORD).unlink(missing_ok=True)  # first, so that what is half removed is not used
+        shutil.rmtree(env)
+
+
+def _build(env: Path, name: str, packages: Sequence[str], python: str, say: Callable[[str], None]) -> Environment:
+    say(f"making a virtual environment of {python} in {env}")
+    pip = find_pip()
+    # Ours installs for it: one of its own takes longer to come than all that is needed.
+    command = [python, "-m", "venv", *(["--without-pip"] if pip else []), str(env)]
+    made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if made.returncode:
+        words = (made.stdout + made.stderr).strip()[-500:]
+        raise InvalidConfig(
+            f"{python} can not make a virtual environment: {words}; install its venv module", param="python"
+        )
+    _install(env, pip, [*NEEDED, *packages], say)
+    found = subprocess.run([str(_python_of(env)), "-c", _LIST_CODE], capture_output=True, check=True)
+    facts = msgspec.json.decode(found.stdout)
+    record = Environment(name=name, asked=list(packages), created=int(time.time()), **facts)
+    _write(env / RECORD, msgspec.json.encode(record))
+    return record
+
+
+def _install(env: Path, pip: Sequence[str] | None, asked: Sequence[str], say: Callable[[str], None]) -> None:
+    say(f"installing {', '.join(asked)}")
+    own = str(_python_of(env))
+    command = [*pip, "--python", own] if pip else [own, "-m", "pip"]
+    command += ["install", "--no-input", "--disable-pip-version-check", *asked]
+    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()).returncode:
+        raise DownloadFailed(f"pip could not install {', '.join(asked)} (its words are above); nothing was kept")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
+def _read(path: Path) -> Environment:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Environment)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidConfig(
+            f"{path} can not be read: {error}; remove the environment: headway env remove {path.parent.name}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _alone(env: Path) -> Iterator[None]:
+    """Two that build or remove the same one wait for each other."""
+    env.parent.mkdir(parents=True, exist_ok=True)
+    with (env.parent / f".{env.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _python_of(env: Path) -> Path:
+    return env / "bin" / "python"
+
+
+def _checked(name: str) -> str:
+    """Raises InvalidConfig for a name that could leave the folder."""
+    if not _NAME.fullmatch(name):
+        raise InvalidConfig(
+            f"the environment's name is {name[:100]!r}; it must be 1 to 64 letters, digits, dots, dashes and"
+            " underscores, and begin with a letter or digit",
+            param="interpreter",
+        )
+    return name

@@ -90,6 +90,8 @@ std::vector<std::string> isa_names() {
 
 NB_MODULE(_native, module) {
     module.doc() = "Headway's kernels: arrays in, arrays out.";
+    // What an event loop holds at the end of the process is not freed, and that is no news.
+    nb::set_leak_warnings(false);
     module.def("available_isas", &isa_names, "Instruction sets of this machine and build, the slowest first.");
     module.def(
         "chosen_isa", [] { return std::string(headway::isa_name(headway::choose_isa())); },
@@ -97,6 +99,8 @@ NB_MODULE(_native, module) {
     module.def("philox4x64", &headway::philox4x64, "counter"_a, "key"_a, "Philox4x64-10 of one counter.");
     headway::bind_exec(module);
     headway::bind_bus_errors(module);
+    headway::bind_writes(module);
+    headway::bind_streams(module);
     nb::class_<BoundSampler>(module, "Sampler", "Samples batches of rows; see headway.engine.sampler.")
         .def(nb::init<Array<const int32_t, 2>, Array<const int32_t, 2>, int32_t, int>(), "token_ids"_a.noconvert(),
              "masks"_a.noconvert(), "vocab_size"_a, "threads"_a)

@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,9 @@ using Ids = std::vector<int32_t>;
 inline void require(bool is_right, const char* message) {
     if (!is_right) throw std::invalid_argument(message);
 }
+
+// Lives as long as the object does.
+inline std::string_view view_of(const nanobind::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
 // A BatchSampler, and the token matrix and masks that it reads.
 struct BoundSampler {
@@ -48,5 +52,7 @@ struct BoundSampler {
 void bind_exec(nanobind::module_& module);
 void bind_matrix(nanobind::module_& module);
 void bind_bus_errors(nanobind::module_& module);
+void bind_streams(nanobind::module_& module);
+void bind_writes(nanobind::module_& module);
 
 }  // namespace headway

@@ -20,6 +20,7 @@ void test_layers();
 void test_attention();
 void test_products();
 void test_workers();
+void test_stream();
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

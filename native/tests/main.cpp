@@ -28,6 +28,7 @@ int main() {
     headway_tests::test_attention();
     headway_tests::test_products();
     headway_tests::test_workers();
+    headway_tests::test_stream();
     std::printf("%d failures on", headway_tests::failures);
     for (const headway::ExecKernels* table : headway_tests::exec_tables()) std::printf(" %s", table->name);
     std::printf("\n");

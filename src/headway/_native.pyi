@@ -1,6 +1,7 @@
 """The kernels of native/: arrays in, arrays out. Arrays are C-contiguous and of exactly the types named here."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -272,3 +273,115 @@ class Sampler:
         top_logprobs: npt.NDArray[np.float32],
     ) -> None:
         """Fills the five last arrays, without the GIL. Raises ValueError before anything is written."""
+
+class HistogramCounts:
+    """Counts of one histogram."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """Upper bounds, ascending. Raises ValueError where they are not."""
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """The same value so many times; it belongs to the first bucket whose bound it does not exceed."""
+
+    @property
+    def in_bucket(self) -> list[int]:
+        """Of each bucket alone; the last one has no bound."""
+
+    @property
+    def sum(self) -> float:
+        """Of all values."""
+
+class TokenTimes:
+    """When a choice's tokens came; each gap between them is counted."""
+
+    def __init__(self, now_s: float, num_tokens: int, gaps: HistogramCounts) -> None:
+        """With its first tokens."""
+
+    @property
+    def first_s(self) -> float: ...
+    @property
+    def last_s(self) -> float: ...
+    @property
+    def num_tokens(self) -> int: ...
+    def add(self, num_tokens: int, now_s: float) -> None:
+        """More tokens, which share the time since those before them. Raises ValueError for none."""
+
+class TokenSpelling:
+    """The bytes of each token of a vocabulary, asked for once and then kept."""
+
+    def __init__(self, num_tokens: int, spell: Callable[[int], bytes], special_ids: Sequence[int]) -> None:
+        """`spell` must not refer to what owns this; a token for which it raises takes no fast path."""
+
+class Outlet:
+    """A connection's way out: by its socket while the transport holds nothing back, else by the transport."""
+
+    def __init__(self, transport: asyncio.Transport, fd: int) -> None:
+        """Nothing may be written to the transport but by this. `fd`: its stream socket's; -1: only by the transport."""
+
+    def lose(self) -> None:
+        """Drops what waits, and the transport: the connection is lost."""
+
+class WriteQueue:
+    """The writes of one turn of an event loop, of each connection in order. One thread owns it."""
+
+    def __init__(self) -> None: ...
+    def add(self, outlet: Outlet, data: bytes) -> bool:
+        """Whether it is the first since flush(), which must follow then. Nothing behind add_end()."""
+
+    def add_end(self, outlet: Outlet) -> bool:
+        """The connection is closed behind what was written to it. As add()."""
+
+    def flush(self) -> None:
+        """Writes all, but to connections that are closing. A transport that raises is told of as unraisable."""
+
+class StreamedBody:
+    """The body of one response while its pieces are streamed."""
+
+    can_write: bool
+    """A piece need not wait. Set by the owner; False at first."""
+
+    def __init__(self, queue: WriteQueue, outlet: Outlet, *, is_chunked: bool, schedule: Callable[[], object]) -> None:
+        """`schedule` is called where the queue has to be flushed."""
+
+    def write(self, data: bytes) -> None:
+        """A piece, framed where the body has chunks."""
+
+class TextEvents:
+    """Where a choice's text goes: each piece an event, which is the head, the piece as a JSON string, and the tail."""
+
+    def __init__(self, body: StreamedBody, head: bytes, tail: bytes, times: TokenTimes) -> None: ...
+
+class FastStream:
+    """One request's plain tokens, on their way from ids to events while it is open."""
+
+    def __init__(self, spelling: TokenSpelling, *, skips_special: bool) -> None: ...
+    def open(self, events: TextEvents, held: bytes) -> None:
+        """`held`: bytes of a character that is not whole. Raises ValueError for over 3."""
+
+    def close(self) -> bytes:
+        """What is held back, for who goes on."""
+
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def num_tokens(self) -> int:
+        """That were taken here."""
+
+    @property
+    def num_forced(self) -> int:
+        """Of these: those that were not sampled."""
+
+class FastStreams:
+    """The open streams of one worker, by their ids on the wire."""
+
+    def __init__(self) -> None: ...
+    def add(self, request_id: str, stream: FastStream) -> None: ...
+    def remove(self, request_id: str) -> None:
+        """Not there: nothing."""
+
+    def take(self, message: bytes, now_s: float) -> bytes:
+        """Takes a Step's plain tokens of open streams whose bodies can_write: text, counts, events, writes.
+
+        What is left: the message itself, or the Step without those events. A stream of which an event is left is
+        removed, so that its events stay in order. What is no message is left as it is.
+        """

@@ -56,7 +56,7 @@ class FakeStream:
         self._is_ended = False
         self._iterator: AsyncIterator[TextDelta] | None = None
 
-    async def feed(self, take: Callable[[Sequence[TextDelta]], bool]) -> bool:
+    async def feed(self, take: Callable[[Sequence[TextDelta]], bool], offer_events: object = None) -> bool:
         """One at a time."""
         self._iterator = self._iterator or aiter(self)
         async for delta in self._iterator:

@@ -70,7 +70,7 @@ async def test_deltas_that_are_there_together_are_one_write(
 ) -> None:
     deltas = [[token(0, "a"), token(0, "b")], [token(0, "c"), token(0, "", finish_reason="stop")]]
 
-    async def feed(_: FakeStream, take: Take) -> bool:
+    async def feed(_: FakeStream, take: Take, offer_events: object) -> bool:
         return any(not take(deltas.pop(0)) for _ in range(len(deltas)))
 
     monkeypatch.setattr(FakeStream, "feed", feed)
@@ -124,6 +124,8 @@ async def test_a_write_that_need_not_wait_passes_the_layers_and_the_others_go_th
 
         def has_room(self) -> bool:
             return True
+
+        body = None
 
     async def send(message: Message) -> None:
         written.append((message["type"], message.get("body", b"")))

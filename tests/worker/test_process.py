@@ -40,6 +40,9 @@ class Listener:
         self.worker: WorkerProcess | None = None
         self._news = asyncio.Event()
 
+    def take_plain(self, payload: bytes) -> bytes:
+        return payload
+
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         self.said += messages
         self._news.set()
@@ -214,6 +217,8 @@ async def test_a_child_never_outlives_its_parent(script: dict[str, Any]) -> None
         from headway.worker.process import start_process
 
         class Listener:
+            def take_plain(self, payload):
+                return payload
             def on_messages(self, messages):
                 for message in messages:
                     print(type(message).__name__, flush=True)

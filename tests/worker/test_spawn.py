@@ -17,6 +17,9 @@ WAIT_S = 30.0
 
 
 class Silent:
+    def take_plain(self, payload: bytes) -> bytes:
+        return payload
+
     def on_messages(self, messages: Sequence[wire.Up]) -> None: ...
 
     def on_end(self, end: WorkerEnd) -> None: ...

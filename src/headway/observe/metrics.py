@@ -5,7 +5,6 @@ the service's last stats at each scrape, so that a scrape loads no model and tou
 model names are those that answered, routes are templates, methods and reasons are closed sets.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final
@@ -16,6 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from headway._native import HistogramCounts, TokenTimes
 from headway.core.output import Usage
 from headway.observe.encoder_metrics import EncoderMetrics
 from headway.observe.engine_families import PREFIX, ModelStats, StatsCollector
@@ -83,6 +83,7 @@ class Metrics:
         http_open = Gauge(PREFIX + "http_requests_open", "HTTP requests being answered.", registry=self.registry)
         http_open.set_function(lambda: self.num_http_open)
         self.http_disconnects = self._counter("http_disconnects", "Requests whose client left before the end.")
+        self.grpc_requests = self._counter("grpc_requests", "Calls over gRPC that ended.", "method", "code")
         self.encoders = EncoderMetrics(self.registry)
         self.infer = InferMetrics(self.registry)
         self.registry.register(StatsCollector(stats))
@@ -110,20 +111,21 @@ class Metrics:
 
 class LoopHistogram(Collector):
     """A histogram that is told of every token and request: without the lock of prometheus_client's and its walk
-    through the buckets, since the event loop's thread owns it."""
+    through the buckets, since the event loop's thread owns it. Its counts are native, since tokens that take the fast
+    path (worker/fast_path) are counted there."""
 
     def __init__(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> None:
         self._name = name
         self._text = text
         self._label = label
         self._bounds = buckets
-        self._children: dict[str, LoopCounts] = {}
+        self._children: dict[str, HistogramCounts] = {}
 
-    def labels(self, value: str) -> "LoopCounts":
+    def labels(self, value: str) -> "HistogramCounts":
         """The counts of one label's value."""
         found = self._children.get(value)
         if found is None:
-            found = self._children[value] = LoopCounts(self._bounds)
+            found = self._children[value] = HistogramCounts(list(self._bounds))
         return found
 
     def collect(self) -> Iterable[Metric]:
@@ -134,23 +136,6 @@ class LoopHistogram(Collector):
             buckets = list(zip(names, accumulate(counts.in_bucket), strict=True))
             family.add_metric((value,), buckets, counts.sum)
         yield family
-
-
-class LoopCounts:
-    """One label's counts in a LoopHistogram."""
-
-    __slots__ = ("_bounds", "in_bucket", "sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self.in_bucket = [0] * (len(bounds) + 1)
-        """Of each bucket alone; the last one has no bound."""
-        self.sum = 0.0
-
-    def observe(self, value: float, count: int = 1) -> None:
-        """The same value so many times."""
-        self.in_bucket[bisect_left(self._bounds, value)] += count
-        self.sum += value * count
 
 
 class ModelMetrics:
@@ -201,7 +186,7 @@ class RequestMeter:
         self._metrics = metrics.of_model(model)
         self._arrived_s = arrived_s
         self._open_choices = set(range(num_choices))
-        self._spans: dict[int, _Span] = {}
+        self._spans: dict[int, TokenTimes] = {}
         self._inter_token = self._metrics.inter_token
         self._is_ended = False
 
@@ -211,11 +196,13 @@ class RequestMeter:
         if span is None:
             if not self._spans:
                 self._metrics.first_token.observe(now_s - self._arrived_s)
-            self._spans[choice] = _Span(now_s, num_tokens)
+            self._spans[choice] = TokenTimes(now_s, num_tokens, self._inter_token)
             return
-        self._inter_token.observe((now_s - span.last_s) / num_tokens, num_tokens)
-        span.last_s = now_s
-        span.num_tokens += num_tokens
+        span.add(num_tokens, now_s)
+
+    def times(self, choice: int) -> TokenTimes | None:
+        """What on_tokens() tells more of; None before its first tokens."""
+        return self._spans.get(choice)
 
     def on_finish(self, choice: int, reason: str) -> None:
         """A choice ended by itself."""
@@ -248,13 +235,3 @@ class RequestMeter:
             if span.num_tokens > 1:
                 metrics.time_per_token.observe((span.last_s - span.first_s) / (span.num_tokens - 1))
         metrics.request_max_generation.observe(longest)
-
-
-class _Span:
-    """A choice's tokens so far."""
-
-    __slots__ = ("first_s", "last_s", "num_tokens")
-
-    def __init__(self, first_s: float, num_tokens: int) -> None:
-        self.first_s = self.last_s = first_s
-        self.num_tokens = num_tokens

@@ -124,6 +124,7 @@ class HttpProtocol(HttpToolsProtocol):
             running.message_event.set()
             if self._exchange is not None:
                 self._exchange.lose_client()
+        self._outlet.lose()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:

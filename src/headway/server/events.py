@@ -17,6 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headway._native import StreamedBody, TextEvents, TokenTimes
 from headway.core.output import TextDelta
 from headway.errors import HeadwayError
 from headway.observe.logs import get_logger
@@ -47,6 +48,11 @@ class BodyWriter(Protocol):
         """Whether the usual way would not wait either, now."""
         ...
 
+    @property
+    def body(self) -> StreamedBody | None:
+        """Where native code may write, as try_write() does; None: nowhere."""
+        ...
+
 
 class Chunks(Protocol):
     """How one API writes one generation's events. Each call gives whole events, or nothing."""
@@ -57,6 +63,11 @@ class Chunks(Protocol):
 
     def chunk(self, index: int, delta: TextDelta) -> bytes:
         """Of each delta, in order; `index` is its choice's."""
+        ...
+
+    def template(self, index: int) -> "EventTemplate | None":
+        """What chunk() fills with the text of a delta of choice `index` that tells nothing else, until it is told of
+        another one; an empty text is left out. None: it does more than that."""
         ...
 
     def end(self) -> bytes:
@@ -95,16 +106,16 @@ class EventTemplate:
         make_event: the event of a string. It is encoded once; the string must be in it once.
     """
 
-    __slots__ = ("_head", "_tail")
+    __slots__ = ("head", "tail")
 
     _MARK = "\x00headway\x00"  # control characters: escaped in JSON, and in no id, so that it is found again
 
     def __init__(self, make_event: Callable[[str], bytes]) -> None:
-        self._head, _, self._tail = make_event(self._MARK).rpartition(_encoder.encode(self._MARK))
+        self.head, _, self.tail = make_event(self._MARK).rpartition(_encoder.encode(self._MARK))
 
     def fill(self, text: str) -> bytes:
         """make_event(text)."""
-        return self._head + _encoder.encode(text) + self._tail
+        return self.head + _encoder.encode(text) + self.tail
 
 
 class SlowReader(Exception):
@@ -230,6 +241,12 @@ class _ChunkSink:
         """Raises SlowReader."""
         await self._writer.write(self.take_pending())
 
+    def offer_events(self, index: int, times: TokenTimes) -> TextEvents | None:
+        body, template = self._at_once.body, self._chunks.template(index)
+        if body is None or template is None or self._pending:
+            return None
+        return TextEvents(body, template.head, template.tail, times)
+
     def take_pending(self) -> bytes:
         """What is kept, which is the caller's from now on."""
         data, self._pending = self._pending, b""
@@ -248,6 +265,10 @@ class _NoWriter:
 
     def has_room(self) -> bool:
         return False
+
+    @property
+    def body(self) -> None:
+        return None
 
 
 _NO_WRITER = _NoWriter()

@@ -1,12 +1,13 @@
 """One HTTP request's generations: its streams opened together, read as one, metered, and closed whatever happens."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
+from headway._native import TextEvents, TokenTimes
 from headway.core.output import PromptOutput, TextDelta, TokenLogprob, Usage
 from headway.core.request import GenerateRequest
 from headway.core.tools import ToolCall, add_deltas
@@ -46,6 +47,11 @@ class Sink(Protocol):
 
     async def drain(self) -> None:
         """Called after it wanted no more; returns when it does."""
+        ...
+
+    def offer_events(self, index: int, times: TokenTimes) -> TextEvents | None:
+        """What it would put each further piece of text of choice `index` into, where there is nothing else to tell, now
+        that it was told of some; None: it has to take() them."""
         ...
 
 
@@ -111,8 +117,8 @@ class Generation:
     async def feed(self, sink: Sink) -> None:
         """Gives all deltas to the sink as they come, those that are there together. Raises the first stream's error."""
         if len(self._streams) == 1:
-            take = _Counted(self._meters[0], self._clock, sink, 0).take
-            while await self._feed_one(take):
+            only = _Counted(self._meters[0], self._clock, sink, 0)
+            while await self._feed_one(only):
                 await sink.drain()
             return
         counted = [_Counted(meter, self._clock, sink, place * self._n) for place, meter in enumerate(self._meters)]
@@ -145,9 +151,9 @@ class Generation:
     ) -> None:
         await self.aclose()
 
-    async def _feed_one(self, take: Callable[[Sequence[TextDelta]], bool]) -> bool:
+    async def _feed_one(self, counted: "_Counted") -> bool:
         try:
-            return await self._streams[0].feed(take)
+            return await self._streams[0].feed(counted.take, counted.offer_events)
         except Exception:
             self._end_reason = "error"
             raise
@@ -186,6 +192,11 @@ class _Counted:
                 meter.on_finish(delta.choice, delta.finish_reason)
         return self._sink.take(self._first, deltas)
 
+    def offer_events(self) -> TextEvents | None:
+        """Of the prompt's first choice: as Sink.offer_events, once it has tokens."""
+        times = self._meter.times(0)
+        return None if times is None else self._sink.offer_events(self._first, times)
+
 
 class _Whole:
     """A sink that keeps all."""
@@ -213,6 +224,9 @@ class _Whole:
 
     async def drain(self) -> None:
         """Never called."""
+
+    def offer_events(self, index: int, times: TokenTimes) -> None:
+        """All text is kept."""
 
     def choices(self) -> list[Choice]:
         """All of them, their texts put together."""

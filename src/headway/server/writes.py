@@ -5,49 +5,21 @@ streams) find it without going to sleep between them, which costs both sides a g
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from starlette.types import Message, Send
 
-_CHUNK_HEADS = tuple(b"%x\r\n" % size for size in range(1024))
-"""Of chunks of so many bytes: a token's are small, and a head made for each would cost as much as the chunk."""
+from headway._native import Outlet, StreamedBody, WriteQueue
 
 
-class Outlet:
-    """A connection's way out: the socket itself while its transport holds nothing back, which costs less than the
-    transport's own way there; else the transport, which keeps what the socket does not take and tells of a reader who
-    is behind."""
-
-    __slots__ = ("_fd", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        connection = transport.get_extra_info("socket")
-        is_plain = connection is not None and transport.get_extra_info("sslcontext") is None
-        self._fd: int | None = connection.fileno() if is_plain else None
-
-    def write(self, data: bytes) -> None:
-        """After all that was written before; nothing if the connection is closed or being closed."""
-        transport, fd = self._transport, self._fd
-        if transport.is_closing():
-            return
-        if fd is None or transport.get_write_buffer_size():
-            transport.write(data)
-            return
-        try:
-            num_written = os.write(fd, data)
-        except OSError:  # it takes nothing now, or the client is gone: the transport waits, or finds out
-            num_written = 0
-        if num_written < len(data):
-            transport.write(data[num_written:])
-
-    def close(self) -> None:
-        """After all that was written."""
-        if not self._transport.is_closing():
-            self._transport.close()
+def make_outlet(transport: asyncio.Transport) -> Outlet:
+    """The way out of a connection, which nothing must pass by: the socket itself while its transport holds nothing
+    back, unless that encrypts."""
+    connection = transport.get_extra_info("socket")
+    is_plain = connection is not None and transport.get_extra_info("sslcontext") is None
+    return Outlet(transport, connection.fileno() if is_plain else -1)
 
 
 class WriteBatch:
@@ -55,21 +27,17 @@ class WriteBatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._pieces: list[tuple[Outlet, bytes | None]] = []
+        self.queue = WriteQueue()
+        """Who writes to it directly calls schedule() where it says so."""
 
     def add(self, outlet: Outlet, data: bytes | None) -> None:
-        """Writes it by the end of this turn; None: closes the connection then."""
-        if not self._pieces:
-            self.loop.call_soon(self._flush)
-        self._pieces.append((outlet, data))
+        """Writes it by the end of this turn; None: closes the connection then. Nothing if it is closing by then."""
+        if self.queue.add_end(outlet) if data is None else self.queue.add(outlet, data):
+            self.schedule()
 
-    def _flush(self) -> None:
-        pieces, self._pieces = self._pieces, []
-        for outlet, data in pieces:
-            if data is None:
-                outlet.close()
-            else:
-                outlet.write(data)
+    def schedule(self) -> None:
+        """All that is in the queue goes out at the end of this turn."""
+        self.loop.call_soon(self.queue.flush)
 
 
 class BatchedTransport:
@@ -83,7 +51,7 @@ class BatchedTransport:
     )
 
     def __init__(self, transport: asyncio.Transport, batch: WriteBatch) -> None:
-        self.outlet = Outlet(transport)
+        self.outlet = make_outlet(transport)
         """Where the batch writes to."""
         self._transport = transport
         self._add = batch.add
@@ -119,30 +87,28 @@ class Exchange:
     HTTP/1.0 has no chunks: a body of unknown length ends with the connection there.
     """
 
-    __slots__ = ("_batch", "_can_write", "_cycle", "_has_chunks", "_leave", "_loop", "_outlet")
+    __slots__ = ("_cycle", "_has_chunks", "_leave", "_loop", "body")
 
     def __init__(self, cycle: Any, outlet: Outlet, batch: WriteBatch) -> None:
         self._cycle = cycle
-        self._outlet = outlet
-        self._batch = batch
         self._has_chunks = cycle.scope["http_version"] != "1.0"
         if not self._has_chunks:
             cycle.send = _unframed(cycle, cycle.send)
-        self._can_write = False
-        """A piece may be written: found out once, and again after hold()."""
+        self.body = StreamedBody(batch.queue, outlet, is_chunked=self._has_chunks, schedule=batch.schedule)
+        """See events.BodyWriter. Whether it can_write is found out once, and again after hold()."""
         self._loop = batch.loop
         self._leave: Callable[[], None] | None = None
 
     def try_write(self, data: bytes) -> bool:
         """See events.BodyWriter: as send() does it for a chunked body, where it need not wait."""
-        if not self._can_write:
+        if not self.body.can_write:
             cycle = self._cycle
             if cycle.disconnected:
                 return True
             if cycle.chunked_encoding is not self._has_chunks or cycle.flow.write_paused or cycle.response_complete:
                 return False
-            self._can_write = True
-        self._batch.add(self._outlet, _chunk(data) if self._has_chunks else data)
+            self.body.can_write = True
+        self.body.write(data)
         return True
 
     def has_room(self) -> bool:
@@ -155,7 +121,7 @@ class Exchange:
 
     def hold(self) -> None:
         """Something changed: the reader is behind or gone, or the answer is complete."""
-        self._can_write = False
+        self.body.can_write = False
 
     def watch(self, leave: Callable[[], None] | None) -> None:
         """See disconnect.Watch: as receive() does it once the body was read."""
@@ -172,12 +138,6 @@ class Exchange:
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
-
-
-def _chunk(data: bytes) -> bytes:
-    """A piece of a chunked body (RFC 9112, 7.1)."""
-    size = len(data)
-    return (_CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size) + data + b"\r\n"
 
 
 def _unframed(cycle: Any, send: Send) -> Send:

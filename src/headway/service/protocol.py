@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from headway._native import TextEvents
 from headway.config import ModelType
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.core.infer import Inferred, InferRequest
@@ -29,7 +30,7 @@ class ModelCard:
     error: HeadwayError | None = None
     """Why it failed last, until it is ready."""
     phases: tuple[tuple[str, float], ...] = ()
-    """The load so far, for people: each phase (fetch, read, build, warm) and its seconds, the current one last."""
+    """The load so far, for people: each phase (fetch, start, read, build, warm) and its seconds, the current one last."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """What the model's worker told when it became ready (Ready.info): limits, bytes, the memory plan's lines; of models
     that take tensors their headway_wire.Signature as plain data."""
@@ -73,12 +74,19 @@ class GenerateStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[TextDelta]: ...
 
-    async def feed(self, take: Callable[[Sequence[TextDelta]], bool]) -> bool:
+    async def feed(
+        self,
+        take: Callable[[Sequence[TextDelta]], bool],
+        offer_events: Callable[[], TextEvents | None] | None = None,
+    ) -> bool:
         """Gives the deltas to `take`: those that are there (never more at once than fits one write), then what comes.
 
         `take` says whether it wants more. It is called while the caller sleeps, and must not block. True: it wants no
         more for now; call again when it does. False: the end. Raises the error event's HeadwayError, once, and what
         `take` raised.
+
+        `offer_events` is asked after a take that wants more. Where it tells what `take` would put each further piece of
+        text into that is all there is to tell, such pieces may go there instead, counted in the events' times.
         """
         ...
 

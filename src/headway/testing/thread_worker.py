@@ -20,7 +20,7 @@ class ThreadWorker:
         self._receiver = receiver
         self._inbox = Inbox()
         self._loop = asyncio.get_running_loop()
-        self._arrived: list[wire.Up] = []
+        self._arrived: list[bytes] = []
         self._lock = threading.Lock()
         self.worker_loop = WorkerLoop(self._inbox, self._send_up)
         self._thread = threading.Thread(target=self._run, name=f"worker {name}", daemon=True)
@@ -57,9 +57,9 @@ class ThreadWorker:
             self._loop.call_soon_threadsafe(self._end, f"ended with exit code {code}")
 
     def _send_up(self, message: wire.Up) -> None:
-        decoded = wire.decode_up(wire.encode(message))
+        payload = wire.encode(message)
         with self._lock:
-            self._arrived.append(decoded)
+            self._arrived.append(payload)
             if len(self._arrived) > 1:
                 return
         with contextlib.suppress(RuntimeError):
@@ -69,7 +69,7 @@ class ThreadWorker:
         with self._lock:
             arrived, self._arrived = self._arrived, []
         if arrived and not self.gone.is_set():
-            self._receiver.on_messages(arrived)
+            self._receiver.on_messages([wire.decode_up(self._receiver.take_plain(payload)) for payload in arrived])
 
     def _end(self, how: str) -> None:
         if not self.gone.is_set():

@@ -72,6 +72,16 @@ class Detokenizer:
             self._is_whole = not self._decoder.getstate()[0]
         return self._without_first_space(text) if self._drops_space else text
 
+    @property
+    def held(self) -> bytes:
+        """What is held back, for who goes on in this one's place; and from there, to be gone on with."""
+        return self._decoder.getstate()[0]
+
+    @held.setter
+    def held(self, held: bytes) -> None:
+        self._decoder.setstate((held, 0))
+        self._is_whole = not held
+
     def flush(self) -> str:
         """What is held back, as U+FFFD, once. Call it at the end of the stream; a second call gives nothing."""
         self._is_whole = True

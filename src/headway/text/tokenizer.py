@@ -7,7 +7,9 @@ RenderedPrompt outside the callers' own strings.
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
+from headway import _native
 from headway.errors import InternalError, InvalidRequest
 from headway.text.byte_alphabet import alphabet_to_bytes
 from headway.text.gguf_vocabulary import read_gguf_vocabulary
@@ -59,6 +61,10 @@ class Tokenizer:
         """... and around two that are read as one."""
         self._vocabulary = vocabulary
         self._bytes: list[bytes | None] = [None] * self.num_tokens
+        self.spelling = _native.TokenSpelling(
+            self.num_tokens, partial(_spell, vocabulary), list(self.special_token_ids)
+        )
+        """token_bytes() for native code."""
         # The longest first, so that of two tokens that begin alike the longer is read.
         longest_first = sorted(vocabulary.control, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first))) if longest_first else _NO_CONTROL
@@ -101,7 +107,7 @@ class Tokenizer:
             return b""
         found = self._bytes[token_id]
         if found is None:
-            found = self._bytes[token_id] = self._spell(token_id)
+            found = self._bytes[token_id] = _spell(self._vocabulary, token_id)
         return found
 
     def token_text(self, token_id: int) -> str:
@@ -121,18 +127,6 @@ class Tokenizer:
                 raise InvalidRequest(
                     f"{param}[{place}] is {token_id!r}; token ids are 0 to {self.vocab_size - 1}", param=param
                 )
-
-    def _spell(self, token_id: int) -> bytes:
-        vocabulary = self._vocabulary
-        text = vocabulary.texts[token_id]
-        if text is None:
-            return b""
-        if token_id in vocabulary.literal_ids:
-            return text.encode()
-        if vocabulary.spelling == "bytes":
-            return alphabet_to_bytes(text)
-        byte = vocabulary.byte_ids.get(token_id)
-        return text.replace("▁", " ").encode() if byte is None else bytes((byte,))
 
     def _encode_plain(self, text: str, *, is_first: bool) -> list[int]:
         """Ids of text without control tokens; is_first: it begins the prompt."""
@@ -165,6 +159,18 @@ class Tokenizer:
             for match in self._control.finditer(text, gap_start, start):
                 yield match, self._vocabulary.control[match[0]]
             gap_start = end
+
+
+def _spell(vocabulary: Vocabulary, token_id: int) -> bytes:
+    text = vocabulary.texts[token_id]
+    if text is None:
+        return b""
+    if token_id in vocabulary.literal_ids:
+        return text.encode()
+    if vocabulary.spelling == "bytes":
+        return alphabet_to_bytes(text)
+    byte = vocabulary.byte_ids.get(token_id)
+    return text.replace("▁", " ").encode() if byte is None else bytes((byte,))
 
 
 def _merge(merger: Merger, text: str) -> list[int]:

@@ -36,7 +36,6 @@ class ChoiceAssembler:
     __slots__ = (
         "_detokenizer",
         "_hidden_ids",
-        "_is_plain",
         "_parsed",
         "_parser",
         "_sampling",
@@ -44,6 +43,7 @@ class ChoiceAssembler:
         "_tokenizer",
         "choice",
         "is_ended",
+        "is_plain",
         "num_forced",
         "num_overshoot",
         "num_reasoning",
@@ -75,7 +75,7 @@ class ChoiceAssembler:
         self._parser = None if form is None else AnswerParser(form)
         self._parsed: list[Pieces] = []
         """What the parser made since the last delta."""
-        self._is_plain = not sampling.stop and sampling.logprobs is None and form is None
+        self.is_plain = not sampling.stop and sampling.logprobs is None and form is None
         """Nothing to look for and nothing to name: the usual case, and the short way."""
         self._hidden_ids = tokenizer.special_token_ids if sampling.skip_special_tokens else frozenset()
 
@@ -88,7 +88,7 @@ class ChoiceAssembler:
             self.num_overshoot += len(event.token_ids)
             return None
         token_ids = event.token_ids
-        if self._is_plain and event.finish_reason is None and token_ids:
+        if self.is_plain and event.finish_reason is None and token_ids:
             self.num_tokens += len(token_ids)
             self.num_forced += event.num_forced_tokens
             return TextDelta(self.choice, self._detokenizer.push(token_ids), tuple(token_ids))
@@ -107,6 +107,15 @@ class ChoiceAssembler:
         reason: FinishReason = "stop" if matched is not None else _finish_reason(event.finish_reason)
         stop_reason = event.stop_reason if matched is None else matched
         return self._make_delta(event, len(event.token_ids), text + tail, reason, stop_reason, num_with_text)
+
+    @property
+    def held(self) -> bytes:
+        """Of a plain choice: what its text has of a character that is not whole (Detokenizer.held)."""
+        return self._detokenizer.held
+
+    @held.setter
+    def held(self, held: bytes) -> None:
+        self._detokenizer.held = held
 
     def _leaves_out(self, last_id: int) -> bool:
         """Whether the text of the last token before a stop is no part of the answer; a grammar's end is one."""

@@ -19,7 +19,14 @@ class WorkerEnd:
 
 
 class Receiver(Protocol):
-    """Who is told what a worker says. Both are called on the event loop's thread."""
+    """Who is told what a worker says. All are called on the event loop's thread."""
+
+    def take_plain(self, payload: bytes) -> bytes:
+        """Is given each message, in order, before it is decoded, and may do with its plain tokens what is to be done.
+
+        What is left of it, which is to be decoded and told to on_messages: `payload`, or a Step with fewer events.
+        """
+        ...
 
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         """All messages that came in one read, in order."""

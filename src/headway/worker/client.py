@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import headway_wire as wire
+from headway._native import FastStreams
 from headway.errors import (
     HeadwayError,
     InternalError,
@@ -78,6 +79,7 @@ class WorkerClient:
         self._channel: Channel | None = None
         self._ready: asyncio.Future[wire.Ready] = asyncio.get_running_loop().create_future()
         self._open: dict[str, _OpenRequest] = {}
+        self._fast_streams = FastStreams()
         self._num_choices = 0
         """Of all that is open, those that have ended too."""
         self._failure: HeadwayError | None = None
@@ -224,6 +226,10 @@ class WorkerClient:
 
     # what the worker says
 
+    def take_plain(self, payload: bytes) -> bytes:
+        """Does with the tokens of streams on the fast path what is to be done; what is left of the message."""
+        return self._fast_streams.take(payload, self._clock.now())
+
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         """Takes all messages of one read, then wakes each touched stream once."""
         self._progress_at = self._clock.now()
@@ -338,7 +344,13 @@ class WorkerClient:
         self, wire_id: str, request: PreparedRequest, on_settled: Callable[[bool], None], deadline: float | None
     ) -> RequestStream:
         stream = RequestStream(
-            request, wire_id=wire_id, send=self._send, limits=self._limits, clock=self._clock, deadline=deadline
+            request,
+            wire_id=wire_id,
+            send=self._send,
+            limits=self._limits,
+            clock=self._clock,
+            deadline=deadline,
+            fast_streams=self._fast_streams,
         )
         return self._add(wire_id, stream, on_settled)
 

@@ -94,7 +94,8 @@ class WorkerProcess(asyncio.Protocol):
         fault = ""
         try:
             for payload in self._frames.feed(data):
-                messages.append(wire.decode_up(payload))
+                left = payload if self._kill_reason is not None else self._receiver.take_plain(payload)
+                messages.append(wire.decode_up(left))
         except (wire.FrameTooLarge, msgspec.DecodeError) as error:
             fault = f"sent what is no message ({error}) and was killed"
         if messages and self._kill_reason is None:

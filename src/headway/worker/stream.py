@@ -1,8 +1,10 @@
 """RequestStream: an accepted request as its reader sees it (service/protocol.GenerateStream).
 
 The client applies the worker's events; the reader takes deltas. A reader that wants more is given them in the client's
-own call, so that a step wakes no task of its streams. For one that does not there is a queue that is watched: who lets
-too much lie gets its request held (not scheduled), and after a while aborted. All on the event loop's thread.
+own call, so that a step wakes no task of its streams; and where all text goes into the same event, plain tokens take
+the fast path (worker/fast_path), past all of this. For a reader that does not want more there is a queue that is
+watched: who lets too much lie gets its request held (not scheduled), and after a while aborted. All on the event loop's
+thread.
 
     worker events -> apply() -> one ChoiceAssembler a choice -> wake() -> feed()'s taker
                                   | stop string: Abort(choice)     `----> queue -> feed(), __anext__() -> reader
@@ -16,10 +18,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import headway_wire as wire
+from headway._native import FastStreams, TextEvents
 from headway.core.output import PromptOutput, TextDelta, Usage
 from headway.errors import CallerError, HeadwayError, InternalError, from_wire
 from headway.observe.clock import Clock, Timer
 from headway.worker.assembler import ChoiceAssembler, PromptAssembler
+from headway.worker.fast_path import FastPath
 from headway.worker.prompt import PreparedRequest
 
 _TOKEN_BYTES = 8
@@ -30,6 +34,8 @@ MAX_QUEUED_DELTAS_A_TAKE = 32
 
 Take = Callable[[Sequence[TextDelta]], bool]
 """Is given deltas in order; says whether it wants more."""
+OfferEvents = Callable[[], TextEvents | None]
+"""Where a taker would put each piece of plain text that comes now; None: take() has to see them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +53,14 @@ class RequestStream:
         "_choices",
         "_clock",
         "_error",
+        "_fast_path",
         "_fresh",
         "_is_closed",
         "_limits",
         "_loop",
         "_num_cached_tokens",
         "_num_live",
+        "_offer_events",
         "_prompt",
         "_queue",
         "_send",
@@ -78,7 +86,9 @@ class RequestStream:
         limits: StreamLimits,
         clock: Clock,
         deadline: float | None = None,
+        fast_streams: FastStreams | None = None,
     ) -> None:
+        """`fast_streams`: the worker's; None: there is no fast path."""
         self.model = request.model
         self.prompt_token_ids = request.prompt_token_ids
         self.is_held = False
@@ -96,6 +106,9 @@ class RequestStream:
         self._prompt = PromptAssembler(
             request.tokenizer, request.sampling, request.prompt_token_ids, request.prompt_text
         )
+        self._fast_path: FastPath | None = None
+        if fast_streams is not None and len(self._choices) == 1 and self._choices[0].is_plain:
+            self._fast_path = FastPath(fast_streams, wire_id, self._choices[0], request.tokenizer, request.sampling)
         self._num_cached_tokens: int | None = None
         self._num_live = len(self._choices)
         self._fresh: list[TextDelta] = []
@@ -110,6 +123,8 @@ class RequestStream:
         """Where the reader sleeps; its result is whether it wants more."""
         self._take: Take | None = None
         """The sleeping reader's, if it has one; the queue is empty then."""
+        self._offer_events: OfferEvents | None = None
+        """Likewise."""
         self._slow_timer: Timer | None = None
         self._timeout_timer: Timer | None = None
         if deadline is not None:
@@ -127,8 +142,10 @@ class RequestStream:
             await self._sleep(None)
         return self._pop(1)[0]
 
-    async def feed(self, take: Take) -> bool:
+    async def feed(self, take: Take, offer_events: OfferEvents | None = None) -> bool:
         """Gives the deltas to `take`: those that are there, then each as it comes, while the caller sleeps.
+
+        `offer_events` is asked after each take() that wants more: while it offers some, plain text goes there instead.
 
         True: `take` wants no more for now; call again when it does. False: that was the end. Raises the error, and what
         `take` raised.
@@ -140,7 +157,7 @@ class RequestStream:
             elif self._is_read():
                 return False
             else:
-                wants_more = await self._sleep(take)
+                wants_more = await self._sleep(take, offer_events)
         return True
 
     async def __aenter__(self) -> "RequestStream":
@@ -159,6 +176,7 @@ class RequestStream:
         """aclose, with the abort's reason."""
         if self._is_closed:
             return
+        self._leave_fast_path()
         self._is_closed = True
         if not self.is_ended:
             self._abort_rest(reason)
@@ -175,6 +193,9 @@ class RequestStream:
             num_tokens += choice.num_tokens
             num_reasoning += choice.num_reasoning
             num_forced += choice.num_forced
+        if self._fast_path is not None:
+            num_tokens += self._fast_path.num_tokens
+            num_forced += self._fast_path.num_forced
         num_cached_tokens = self._num_cached_tokens or 0
         return Usage(len(self.prompt_token_ids), num_tokens, num_cached_tokens, num_reasoning, num_forced)
 
@@ -212,6 +233,7 @@ class RequestStream:
 
     def apply(self, event: wire.TokenEvent) -> None:
         """Takes an event of the worker. wake() must follow, once for all events of a message."""
+        self._leave_fast_path()
         place, choices, finish_reason = event.choice, self._choices, event.finish_reason
         if not 0 <= place < len(choices):
             self.fail(InternalError(f"the worker spoke of choice {place} of {len(choices)}"))
@@ -236,7 +258,8 @@ class RequestStream:
     def wake(self) -> None:
         """Gives what was applied to the reader who sleeps with a taker, and wakes any reader who has to act.
 
-        1. A reader with a taker: it takes, and sleeps on unless it wants no more or nothing more will come.
+        1. A reader with a taker: it takes, and sleeps on, plain text passing it by from now on where it can, unless it
+           wants no more or nothing more will come.
         2. A reader without a taker: to the queue, and it is woken.
         3. Nobody sleeps: to the queue.
         """
@@ -255,11 +278,14 @@ class RequestStream:
                 return
             if not wants_more or not self._num_live or self._error is not None or self._is_closed:
                 waiter.set_result(wants_more)
+            else:
+                self._enter_fast_path()
 
     def fail(self, error: HeadwayError, *, abort_reason: str = "error") -> None:
         """Ends the stream with an error, after what lies unread; what still runs is aborted. Ended: nothing."""
         if self._error is not None or self._is_closed or self.is_ended:
             return
+        self._leave_fast_path()
         self._error = error
         if not self.accepted.done():
             self.accepted.set_exception(error)
@@ -272,6 +298,7 @@ class RequestStream:
         """Ends every choice that still runs with finish_reason "abort" and the text that it has."""
         if self._error is not None or self._is_closed or self.is_ended:
             return
+        self._leave_fast_path()
         for choice in self._choices:
             delta = choice.end("abort", stop_reason)
             if delta is not None:
@@ -308,12 +335,25 @@ class RequestStream:
             self._on_read_while_held()
         return deltas
 
-    async def _sleep(self, take: Take | None) -> bool:
-        self._waiter, self._take = self._loop.create_future(), take
+    async def _sleep(self, take: Take | None, offer_events: OfferEvents | None = None) -> bool:
+        self._waiter, self._take, self._offer_events = self._loop.create_future(), take, offer_events
+        self._enter_fast_path()
         try:
             return await self._waiter
         finally:
-            self._take = None
+            self._leave_fast_path()
+            self._take = self._offer_events = None
+
+    def _enter_fast_path(self) -> None:
+        """If there is one, and the sleeping reader offers where it leads to."""
+        if self._fast_path is not None and self._offer_events is not None:
+            events = self._offer_events()
+            if events is not None:
+                self._fast_path.enter(events)
+
+    def _leave_fast_path(self) -> None:
+        if self._fast_path is not None:
+            self._fast_path.leave()
 
     def _enqueue(self, deltas: Sequence[TextDelta]) -> None:
         """Holds the request if too much lies unread."""

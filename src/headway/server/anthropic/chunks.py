@@ -69,6 +69,10 @@ class MessageChunks:
             self._end = delta
         return b"".join(events)
 
+    def template(self, index: int) -> EventTemplate | None:
+        """Of the open block of text."""
+        return self._text
+
     def end(self) -> bytes:
         """Why it ended, and what it took."""
         events = [] if self._is_begun else self._begin()

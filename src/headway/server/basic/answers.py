@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headway.core.output import TextDelta
 from headway.server.basic.schema import GeneratedText, GeneratedTexts, TokenEventOut
-from headway.server.events import DONE, event, failed
+from headway.server.events import DONE, EventTemplate, event, failed
 from headway.server.generation import Choice, Generation
 
 
@@ -39,6 +39,7 @@ class PlainChunks:
 
     def __init__(self, first: bytes) -> None:
         self._first = first
+        self._templates: dict[int, EventTemplate] = {}
 
     def begin(self) -> bytes:
         """The prompts, where they were asked for."""
@@ -46,7 +47,14 @@ class PlainChunks:
 
     def chunk(self, index: int, delta: TextDelta) -> bytes:
         """What the text gained."""
-        return event(TokenEventOut(delta.text, index)) if delta.text else b""
+        template = self._templates.get(index)
+        if template is None:
+            template = self._templates[index] = EventTemplate(lambda text: event(TokenEventOut(text, index)))
+        return template.fill(delta.text) if delta.text else b""
+
+    def template(self, index: int) -> EventTemplate | None:
+        """From its first chunk on."""
+        return self._templates.get(index)
 
     def end(self) -> bytes:
         """[DONE]."""

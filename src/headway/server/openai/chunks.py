@@ -71,6 +71,10 @@ class ChatChunks:
         parts += self._parts(index, delta)
         return b"".join([self._encode([part], has_prompt=is_first and not place) for place, part in enumerate(parts)])
 
+    def template(self, index: int) -> EventTemplate | None:
+        """From its first chunk on, unless more is told of each token than its text."""
+        return self._templates.get(index)
+
     def end(self) -> bytes:
         """The usage, if it was asked for, and [DONE]."""
         has_usage = self._options.include_usage
@@ -164,6 +168,10 @@ class CompletionChunks:
             parts.append(end)
         is_first, self._is_first = self._is_first, self._is_first and not parts
         return b"".join([self._encode([part], has_prompt=is_first and not place) for place, part in enumerate(parts)])
+
+    def template(self, index: int) -> EventTemplate | None:
+        """From its first chunk on, unless more is told of each token than its text."""
+        return self._templates.get(index)
 
     def end(self) -> bytes:
         """The usage, if it was asked for, and [DONE]."""

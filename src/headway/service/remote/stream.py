@@ -70,7 +70,7 @@ class RemoteStream:
             raise StopAsyncIteration
         return self._pop(1)[0]
 
-    async def feed(self, take: Callable[[Sequence[TextDelta]], bool]) -> bool:
+    async def feed(self, take: Callable[[Sequence[TextDelta]], bool], offer_events: object = None) -> bool:
         """See the protocol."""
         while await self._wait():
             if not take(self._pop(_MAX_DELTAS_A_TAKE)):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway._native import TokenTimes
 from headway.core.output import TextDelta, Usage
 from headway.core.request import ChatPrompt, GenerateRequest
 from headway.server.errors import error_body
@@ -108,6 +109,9 @@ class ItemsSink:
 
     async def drain(self) -> None:
         """Never called."""
+
+    def offer_events(self, index: int, times: TokenTimes) -> None:
+        """All text is kept."""
 
 
 def usage_out(usage: Usage) -> ResponseUsageOut:

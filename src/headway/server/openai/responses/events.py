@@ -75,6 +75,9 @@ class ResponseEvents:
             self._text = self._template(output_index, change)
         return b"".join(events)
 
+    def template(self, index: int) -> None:
+        """Each event has a number of its own, and the items keep the text."""
+
     def end(self) -> bytes:
         """The response, whole or cut."""
         response = self._asked.ended(self._generation, self._items)

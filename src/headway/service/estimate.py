@@ -16,7 +16,7 @@ from headway.config import EngineConfig, ModelConfig
 from headway.errors import HeadwayError, OutOfMemory
 from headway.executor.device import has_driver
 from headway.service.events import CPU, Amounts, Need
-from headway.service.frameworks import run_of
+from headway.service.frameworks import is_elsewhere
 
 EngineTask = Literal["generate", "encode"]
 INTERPRETER_BYTES = 60 << 20
@@ -51,7 +51,7 @@ def estimate_model(model: ModelConfig, path: Path, task: EngineTask | None, budg
 
     Raises OutOfMemory: alone it does not fit into the budget. Other faults of its files are its worker's to tell.
     """
-    if run_of(model).kind == "remote":
+    if is_elsewhere(model):
         return ModelEstimate(Need(num_places=0, load_s=_LEAST_LOAD_S))
     if task is not None:
         try:

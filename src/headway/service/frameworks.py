@@ -9,12 +9,13 @@ vLLM is run in two ways (run_of): its server, started here or elsewhere, or its 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from headway.config import ModelConfig, ModelType
 from headway.errors import InvalidConfig
 
 Kind = Literal["engine", "infer", "remote"]
+VllmMode = Literal["url", "launch", "embedded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,21 @@ VLLM_SERVER = Framework("remote", "headway.service.remote.vllm:VllmClient", "tex
 
 def run_of(model: ModelConfig) -> Framework:
     """What runs this very model. Raises InvalidConfig for a framework that there is not."""
-    if model.framework == "vllm" and model.options.get("mode") != "embedded":
+    if model.framework == "vllm" and vllm_mode(model) != "embedded":
         return VLLM_SERVER
     return framework_of(model.framework)
+
+
+def vllm_mode(model: ModelConfig) -> VllmMode:
+    """How a model of vLLM's is run: as its options say, else by URL where there is one, else launched."""
+    mode = model.options.get("mode")
+    for known in get_args(VllmMode):
+        if mode == known:
+            return cast(VllmMode, known)
+    return "url" if "://" in model.source or "url" in model.options else "launch"
+
+
+def is_elsewhere(model: ModelConfig) -> bool:
+    """Whether none of its processes is ours: it takes no memory here. Raises InvalidConfig as run_of()."""
+    is_launched = model.framework == "vllm" and vllm_mode(model) == "launch"
+    return run_of(model).kind == "remote" and not is_launched

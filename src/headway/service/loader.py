@@ -18,8 +18,8 @@ from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
 from headway.service.estimate import EngineTask, ModelEstimate, estimate_model
 from headway.service.events import Amounts
-from headway.service.frameworks import run_of
-from headway.service.infer_loading import connect_infer, infer_load_message, local_source
+from headway.service.frameworks import is_elsewhere, run_of
+from headway.service.infer_loading import connect_infer, find_source, infer_load_message
 from headway.service.remote.base import make_remote
 from headway.text.chat_template import ChatTemplate, make_chat_template
 from headway.text.reasoning import choose_reasoning
@@ -83,16 +83,16 @@ class ProcessLoader:
         self._opened = dict(opened or {})
 
     async def resolve(self, model: ModelConfig) -> Path:
-        """In a thread: it may download."""
+        """In a thread: it may download, unpack, and check a sha256."""
         from headway.checkpoint.sources import resolve_source
 
-        if run_of(model).kind == "remote":
+        if is_elsewhere(model):
             return Path()  # the other server has the files
-        if run_of(model).kind == "infer" and "://" not in model.source:
-            return local_source(model)
+        if run_of(model).kind != "engine":
+            return await asyncio.to_thread(find_source, model, self._checkpoint)
         if model.source in self._opened:
             return self._opened[model.source].path
-        return await asyncio.to_thread(resolve_source, model.source, self._checkpoint)
+        return await asyncio.to_thread(resolve_source, model.source, self._checkpoint, sha256=model.sha256)
 
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """In a thread: a big vocabulary takes a tenth of a second."""
@@ -123,7 +123,7 @@ class ProcessLoader:
         if framework.kind == "infer":
             return infer_load_message(model, path)
         if framework.kind == "remote":
-            return wire.Load(predictor=framework.predictor, source=model.source, options=dict(model.options))
+            return wire.Load(predictor=framework.predictor, source=str(path), options=dict(model.options))
         is_default = model.predictor == LANGUAGE_MODEL
         predictor = ENCODER if is_default and is_encoder(path) else model.predictor
         return wire.Load(predictor=predictor, source=str(path), options=asdict(model.engine))

@@ -47,19 +47,26 @@ class OpenAIClient:
         model: ModelConfig,
         settings: ClientSettings,
         *,
+        options: OpenAIOptions | None = None,
+        url: httpx2.URL | None = None,
+        api_key: str | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        """Raises InvalidConfig for options that can not be used."""
+        """Raises InvalidConfig for options that can not be used.
+
+        `options`, `url`, `api_key`: of a server that the caller knows better than the model's own options; `transport`:
+        for tests.
+        """
         self.name = name
         self.ended: asyncio.Future[HeadwayError] = asyncio.get_running_loop().create_future()
         """Done once it was closed: another server that fails is asked again, it is not given up."""
         self._settings = settings
-        self._options = read_options(model, name, OpenAIOptions)
+        self._options = options or read_options(model, name, OpenAIOptions)
         self._upstream = Upstream(
             name,
-            server_url(self._options.url, model.source, name),
+            url or server_url(self._options.url, model.source, name),
             self._options,
-            api_key=read_api_key(self._options.api_key_env, name),
+            api_key=api_key or read_api_key(self._options.api_key_env, name),
             max_retries=model.infer.max_retries,
             clock=settings.clock,
             transport=transport,
@@ -153,7 +160,10 @@ class OpenAIClient:
 
     def shut_down_requests(self) -> None:
         """Ends every open stream with ShuttingDown, after the text that it has."""
-        error = ShuttingDown("the server shut down before the answer was whole: try another one, or later")
+        self.fail_requests(ShuttingDown("the server shut down before the answer was whole: try another one, or later"))
+
+    def fail_requests(self, error: HeadwayError) -> None:
+        """Ends every open stream with `error`, after the text that it has."""
         for stream in list(self._pumps.values()):
             stream.fail(error)
 

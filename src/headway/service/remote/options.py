@@ -46,6 +46,22 @@ class OpenAIOptions(ServerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     between_tokens_timeout_s: Seconds = 60.0
 
 
+class VllmOptions(OpenAIOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Those of any OpenAI-compatible server, and how one is launched."""
+
+    mode: Literal["url", "launch"] | None = None
+    """None: url where the source or options.url is an address, else launch."""
+    dialect: Dialect = "vllm"
+    arguments: list[str] = []
+    """More of `vllm serve`: ["--max-model-len", "4096"]."""
+    environment: dict[str, str] = {}
+    """More of its environment."""
+    kv_cache_gib: Annotated[float, Meta(gt=0)] = 1.0
+    """Of vLLM's build for the CPU: its KV cache."""
+    start_timeout_s: Seconds = 1800.0
+    """Until it is ready: what it compiles may take minutes."""
+
+
 class TritonOptions(ServerOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of a server of the Open Inference Protocol, Triton or another one; url is what /v2 is under."""
 

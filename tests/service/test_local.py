@@ -314,7 +314,7 @@ class TestLoading:
         assert await asyncio.gather(*waiting) == ["Hello!"] * 2
         card = service.models()[0]
         assert (card.state, card.max_model_len, card.info["vocab_size"]) == ("ready", 4096, 261)
-        assert [phase for phase, _ in card.phases] == ["fetch", "read", "build", "warm"]
+        assert [phase for phase, _ in card.phases] == ["fetch", "start", "read", "build", "warm"]
 
     async def test_a_request_waits_for_a_load_no_longer_than_its_timeout(self, make: Any, tmp_path: Path) -> None:
         clock = FakeClock()

@@ -34,7 +34,7 @@ def model_families(models: Mapping[str, Numbers]) -> Iterable[Metric]:
     yield _labelled(
         models,
         "headway_model_load_seconds",
-        "Time that loads took, by phase: fetch, build, read, warm, and what else a predictor tells.",
+        "Time that loads took, by phase: fetch, start, build, read, warm, and what else a predictor tells.",
         ("load_", "_seconds_total"),
         "phase",
     )

@@ -30,7 +30,7 @@ class ModelCard:
     error: HeadwayError | None = None
     """Why it failed last, until it is ready."""
     phases: tuple[tuple[str, float], ...] = ()
-    """The load so far, for people: each phase (fetch, start, read, build, warm) and its seconds, the current one last."""
+    """The load so far, for people: phases (fetch, start, read, build, warm) and their seconds, the current one last."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """What the model's worker told when it became ready (Ready.info): limits, bytes, the memory plan's lines; of models
     that take tensors their headway_wire.Signature as plain data."""

@@ -212,7 +212,7 @@ class Residents:
         return self.pool.state.models.get(model.id, _GONE)
 
     def change(self, model: ServedModel, config: ModelConfig) -> None:
-        """What may change while it is served: whether it is pinned, its idle time-out; the rest counts at its next load."""
+        """Whether it is pinned, and its idle time-out, change at once; the rest of it counts at its next load."""
         model.config = config
         self.pool.post(AddModel(model.id, model.facts))
 
@@ -476,6 +476,7 @@ class Residents:
         model.phase_started_at -= model.fetch_s
         model.fetch_s = 0.0
         path = await self._resolve(model)
+        self._enter_phase(model, "start", None)
         model.opening = asyncio.create_task(self._loader.open(model.config, path))
         settings = ClientSettings(
             limits=self._limits,

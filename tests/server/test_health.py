@@ -41,6 +41,13 @@ async def test_models_are_listed_and_found_by_name(client: httpx2.AsyncClient, s
         "max_model_len": 100,
         "object": "model",
         "owned_by": "headway",
+        "state": "ready",
+        "kind": "model",
+        "parent": None,
+        "type": "text-generation",
+        "framework": "headway",
+        "memory_bytes": None,
+        "is_pinned": False,
     }
     answer = (await client.get("/v1/models")).json()
     assert answer["object"] == "list"

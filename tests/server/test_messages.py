@@ -83,7 +83,7 @@ async def test_thinking_is_a_switch_of_the_template_and_a_budget(
 ) -> None:
     request = await generate(client, service, thinking=thinking)
     assert isinstance(request.prompt, ChatPrompt)
-    assert request.prompt.template_kwargs == {"enable_thinking": is_on}
+    assert {**request.prompt.usual_kwargs, **request.prompt.template_kwargs} == {"enable_thinking": is_on}
     assert request.sampling.thinking_token_budget == budget
 
 

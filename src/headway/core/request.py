@@ -39,6 +39,8 @@ class ChatPrompt:
     """The template's own switches."""
     continue_final_message: bool = False
     """The last message, an assistant's, is not ended: the output goes on with it."""
+    usual_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Switches where neither the request (template_kwargs) nor the preset that it names sets them."""
 
 
 Prompt = TextPrompt | TokensPrompt | ChatPrompt

@@ -19,6 +19,7 @@ import headway
 from headway.config import ServerConfig
 from headway.errors import HeadwayError
 from headway.observe.metrics import Metrics
+from headway.server.admin.catalog import router as catalog_router
 from headway.server.admin.profile import router as profile_router
 from headway.server.admin.progress import router as progress_router
 from headway.server.admin.routes import router as admin_router
@@ -36,13 +37,14 @@ from headway.server.openai.score import router as score_router
 from headway.server.openapi import DESCRIPTION, describe_app
 from headway.server.refusals import http_exception_response, refuse_error
 from headway.server.state import ServerState, state_of
+from headway.service.catalog import Catalog
 from headway.service.protocol import Service
 
 
-def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
-    """The whole HTTP door of a service. The service is started by the lifespan, and not before."""
+def make_app(service: Service, config: ServerConfig | None = None, catalog: Catalog | None = None) -> FastAPI:
+    """The whole HTTP door of a service. The lifespan starts the service and the catalog, and ends them."""
     config = ServerConfig() if config is None else config
-    state = ServerState(service, config, Metrics(service.stats))
+    state = ServerState(service, config, Metrics(service.stats), catalog)
     app = FastAPI(
         title="Headway",
         description=DESCRIPTION,
@@ -54,7 +56,15 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
     app.state.headway = state
     encoder_routers = embeddings_router, rerank_router, score_router
     chat_routers = openai_router, responses_router, anthropic_router
-    own_routers = predict_router, basic_router, oip_router, admin_router, profile_router, progress_router
+    own_routers = (
+        predict_router,
+        basic_router,
+        oip_router,
+        admin_router,
+        profile_router,
+        progress_router,
+        catalog_router,
+    )
     routers = *chat_routers, *encoder_routers, *own_routers
     for router in routers:
         app.include_router(router)
@@ -68,9 +78,15 @@ def make_app(service: Service, config: ServerConfig | None = None) -> FastAPI:
         Origins,
         allow_origins=config.allowed_origins,
         allow_origin_regex=LOCAL_ORIGINS,
-        allow_methods=("GET", "POST", "DELETE"),
+        allow_methods=("GET", "POST", "PATCH", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("X-Request-Id", "Request-Id", "Retry-After", "Server-Timing", "Inference-Header-Content-Length"),
+        expose_headers=(
+            "X-Request-Id",
+            "Request-Id",
+            "Retry-After",
+            "Server-Timing",
+            "Inference-Header-Content-Length",
+        ),
     )
     app.add_middleware(RequestScope, state=state)
     app.openapi = lambda: describe_app(app)  # type: ignore[method-assign]
@@ -101,6 +117,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _running(state: ServerState) -> AsyncIterator[None]:
     await state.service.start()
     try:
+        if state.catalog is not None:
+            await state.catalog.start()
         yield
     finally:
         # Nothing new from here; a server that drained before (run.py) finds nothing left to wait for.
@@ -108,4 +126,8 @@ async def _running(state: ServerState) -> AsyncIterator[None]:
         try:
             await state.service.drain(state.config.drain_timeout_s)
         finally:
-            await state.service.aclose()
+            try:
+                if state.catalog is not None:
+                    await state.catalog.aclose()
+            finally:
+                await state.service.aclose()

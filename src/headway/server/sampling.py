@@ -91,13 +91,15 @@ def to_sampling(
     """Valid SamplingParams: the request's value, else the model's, else the API's.
 
     Args:
-        defaults: of the model, from its generation_config.
+        defaults: of the model, from its generation_config, or of a preset, which may have max_tokens too.
         max_tokens: what the route says once its own names and default are resolved; None: the rest of the context.
         logprobs, prompt_logprobs, response_format, thinking_token_budget: likewise.
 
     Raises InvalidRequest.
     """
     fields = sampling_defaults(defaults)
+    if max_tokens is None and body.max_length is None and "max_tokens" in defaults:
+        max_tokens = max(defaults["max_tokens"], body.min_tokens or 0)
     for name in _PLAIN:
         value = getattr(body, name)
         if value is not None:
@@ -118,6 +120,13 @@ def to_sampling(
         given=tuple(fields),
         **fields,
     )
+
+
+def usual_max_tokens(body: SamplingBody, defaults: Mapping[str, Any], usual: int) -> int | None:
+    """Of a route that has a default of its own: the request's, else the preset's, else `usual`."""
+    if body.max_tokens is not None or body.max_length is not None or "max_tokens" in defaults:
+        return body.max_tokens
+    return max(usual, body.min_tokens or 0)
 
 
 _RESOLVED = frozenset(

@@ -11,6 +11,7 @@ from headway.observe.clock import Clock, SystemClock
 from headway.observe.metrics import Metrics
 from headway.server.oip.statistics import InferenceStatistics
 from headway.server.openai.responses.store import ResponseStore
+from headway.service.catalog import Catalog
 from headway.service.protocol import Service
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class ServerState:
     service: Service
     config: ServerConfig
     metrics: Metrics
+    catalog: Catalog | None = None
+    """What is served by entries that may change; None: what is served stays."""
     clock: Clock = field(default_factory=SystemClock)
     is_draining: bool = False
     """Readiness is off, and new requests are refused."""

@@ -145,6 +145,11 @@ class Catalog:
         """By id@version, or the version that an id means. Raises ModelNotFound."""
         return self._book.find(name)
 
+    def find_served(self, id_: str, version: str) -> CatalogEntry | None:
+        """The entry of a model that is served; None: it is served beside the catalog."""
+        found = self._served.get(f"{id_}@{version}") or self._served.get(id_)
+        return None if found is None else found.entry
+
     async def look(self) -> None:
         """Looks, once and now, for changes of others and in watched sources."""
         async with self._lock:

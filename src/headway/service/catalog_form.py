@@ -12,7 +12,6 @@ from dataclasses import MISSING, asdict, fields
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from headway.config import InferConfig, ModelType, Preset
@@ -137,6 +136,8 @@ def entry_out(entry: CatalogEntry) -> dict[str, Any]:
 
 def dump_entries(entries: list[CatalogEntry], form: str) -> str:
     """{"models": [...]} as json or yaml."""
+    import yaml
+
     content = {"models": [entry_out(entry) for entry in entries]}
     if form == "yaml":
         return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
@@ -212,6 +213,8 @@ def _check_preset(preset: Preset) -> None:
 
 def _parse(text: bytes | str, place: str) -> object:
     """JSON, else YAML, of which JSON is nearly a part; anchors are refused, since they can make much out of little."""
+    import yaml
+
     try:
         return json.loads(text)
     except ValueError:

@@ -1,11 +1,12 @@
 """How a model of kind `infer` (service/frameworks) is found, started and told what to load."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import headway
 import headway_wire as wire
-from headway.config import ModelConfig
+from headway.config import CheckpointConfig, ModelConfig
 from headway.errors import InvalidConfig
 from headway.service.frameworks import run_of
 from headway.worker.environments import find_interpreter
@@ -22,10 +23,17 @@ async def connect_infer(model: ModelConfig, name: str, settings: ClientSettings)
     return client
 
 
-def local_source(model: ModelConfig) -> Path:
-    """A file or folder; what is none is a name that the predictor may know."""
-    path = Path(model.source).expanduser()
-    return path.absolute() if path.exists() else Path(model.source)
+def find_source(model: ModelConfig, checkpoint: CheckpointConfig) -> Path:
+    """A file, folder or archive, here or at an address; what is none is a name that the predictor may know. Blocks.
+
+    Raises as sources.fetch_source().
+    """
+    from headway.checkpoint.sources import fetch_source, is_address
+
+    source = model.source
+    if is_address(source) or model.sha256 is not None or Path(source).expanduser().exists():
+        return fetch_source(source, replace(checkpoint, revision=None), sha256=model.sha256).absolute()
+    return Path(source)
 
 
 def infer_load_message(model: ModelConfig, path: Path) -> wire.Load:

@@ -90,7 +90,8 @@ def read_prompt(text: ModelText, prompt: Prompt) -> ReadPrompt:
 
 
 def _render_chat(template: ChatTemplate, prompt: ChatPrompt, dialect: Dialect | None) -> RenderedPrompt:
-    _check_switches(template, prompt.template_kwargs)
+    switches = {**prompt.usual_kwargs, **prompt.template_kwargs}
+    _check_switches(template, switches)
     continues = prompt.continue_final_message
     messages = _with_mark(prompt.messages) if continues else prompt.messages
     if dialect is not None and (prompt.tools or any(message.get("tool_calls") for message in messages)):
@@ -99,7 +100,7 @@ def _render_chat(template: ChatTemplate, prompt: ChatPrompt, dialect: Dialect | 
         messages,
         tools=None if prompt.tools is None else [_shown_tool(tool) for tool in prompt.tools],
         add_generation_prompt=prompt.add_generation_prompt and not continues,
-        **prompt.template_kwargs,
+        **switches,
     )
     return _up_to_mark(rendered) if continues else rendered
 

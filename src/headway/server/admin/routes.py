@@ -5,15 +5,13 @@
 /admin/models        each model's state, the phases of its load, and why it failed last
 """
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 
 import headway
 from headway.observe.metrics import CONTENT_TYPE
+from headway.server.admin.cards import describe
 from headway.server.errors import json_response
 from headway.server.state import state_of
-from headway.service.protocol import ModelCard
 
 router = APIRouter(tags=["Health"])
 
@@ -58,16 +56,4 @@ async def metrics(request: Request) -> Response:
 @router.get("/admin/models")
 async def models(request: Request) -> Response:
     """The served models: cold, loading, ready or failed, and why."""
-    return json_response({"models": [_describe(card) for card in state_of(request).service.models()]})
-
-
-def _describe(card: ModelCard) -> dict[str, Any]:
-    return {
-        "id": card.id,
-        "state": card.state,
-        "task": card.info.get("task", "generate") if card.info else None,
-        "max_model_len": card.max_model_len,
-        "root": card.root,
-        "phases": [{"phase": phase, "seconds": seconds} for phase, seconds in card.phases],
-        "error": None if card.error is None else card.error.message,
-    }
+    return json_response({"models": [describe(card) for card in state_of(request).service.models()]})

@@ -52,8 +52,9 @@ def message_prompt(body: CountTokensBody) -> ChatPrompt:
         conversation.messages,
         _tools(body.tools or ()) or None,
         add_generation_prompt=not conversation.is_prefilled,
-        template_kwargs={"enable_thinking": body.thinking is not None and body.thinking.type != "disabled"},
+        template_kwargs={} if body.thinking is None else {"enable_thinking": body.thinking.type != "disabled"},
         continue_final_message=conversation.is_prefilled,
+        usual_kwargs={"enable_thinking": False},
     )
 
 

@@ -8,7 +8,7 @@ from headway.core.request import GenerateRequest, Prompt, TextPrompt
 from headway.errors import InvalidRequest
 from headway.server.basic.schema import PlainBody, TokenizeBody
 from headway.server.openai.convert import MAX_PROMPTS, chat_prompt, check_num_choices, to_prompts
-from headway.server.sampling import to_sampling
+from headway.server.sampling import to_sampling, usual_max_tokens
 
 PLAIN_MAX_TOKENS = 20
 """Default of the plain routes."""
@@ -20,9 +20,7 @@ def plain_requests(
     """One request a prompt, in order. Raises InvalidRequest."""
     if not 1 <= len(prompts) <= MAX_PROMPTS:
         raise InvalidRequest(f"prompts has {len(prompts)} texts; 1 to {MAX_PROMPTS} are allowed", param="prompts")
-    max_tokens = body.max_tokens
-    if max_tokens is None and body.max_length is None:
-        max_tokens = max(PLAIN_MAX_TOKENS, body.min_tokens or 0)
+    max_tokens = usual_max_tokens(body, defaults, PLAIN_MAX_TOKENS)
     sampling = to_sampling(body, defaults, max_tokens=max_tokens)
     check_num_choices(len(prompts), sampling.n)
     base = f"gen-{uuid4().hex}"

@@ -11,7 +11,7 @@ from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.server.body import describe
 from headway.server.openai.messages import chat_messages
 from headway.server.openai.schema import ChatBody, ChatMessage, CompletionBody, GenerateBody
-from headway.server.sampling import to_sampling
+from headway.server.sampling import to_sampling, usual_max_tokens
 from headway.server.tools import read_tool_use, read_tools
 
 MAX_PROMPTS = 2048
@@ -119,9 +119,7 @@ def _request(body: GenerateBody, request_id: str, prompt: Prompt, sampling: Samp
 def completion_requests(body: CompletionBody, defaults: Mapping[str, Any]) -> list[GenerateRequest]:
     """One request a prompt, in order; their ids share what is before the last dash. Raises InvalidRequest."""
     _check_common(body)
-    max_tokens = body.max_tokens
-    if max_tokens is None and body.max_length is None:
-        max_tokens = max(COMPLETION_MAX_TOKENS, body.min_tokens or 0)
+    max_tokens = usual_max_tokens(body, defaults, COMPLETION_MAX_TOKENS)
     sampling = to_sampling(
         body,
         defaults,

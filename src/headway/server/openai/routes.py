@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
+from msgspec import UNSET
 
 from headway.core.request import ChatPrompt, GenerateRequest
 from headway.errors import ModelNotFound
@@ -104,4 +105,21 @@ def _options(
 
 
 def _model_out(card: ModelCard) -> ModelOut:
-    return ModelOut(card.id, card.created, card.root, card.max_model_len)
+    return ModelOut(
+        card.id,
+        card.created,
+        card.root,
+        card.max_model_len,
+        state=card.state,
+        kind=card.kind,
+        parent=None if card.kind == "model" else card.model,
+        type=card.type,
+        framework=card.framework,
+        version=card.version or UNSET,
+        description=card.description or UNSET,
+        memory_bytes=card.num_bytes,
+        is_pinned=card.is_pinned,
+        error=UNSET if card.error is None else card.error.message,
+        retry_after_s=UNSET if card.retry_at_s is None else round(card.retry_at_s, 3),
+        update_error=UNSET if card.update_error is None else card.update_error.message,
+    )

@@ -315,6 +315,25 @@ class ModelOut(msgspec.Struct, frozen=True):
     max_model_len: int | None
     object: str = "model"
     owned_by: str = "headway"
+    state: str = "cold"
+    """cold, loading, ready or failed: a cold one is loaded when it is asked for."""
+    kind: str = "model"
+    """What the id is: model, alias or preset."""
+    parent: str | None = None
+    """Of an alias or preset: the model that answers."""
+    type: str = "text-generation"
+    framework: str = "headway"
+    version: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    memory_bytes: int | None = None
+    """Measured while it is resident, else expected."""
+    is_pinned: bool = False
+    error: str | UnsetType = UNSET
+    """Why it failed last."""
+    retry_after_s: float | UnsetType = UNSET
+    """When a failed one is loaded again at the next request."""
+    update_error: str | UnsetType = UNSET
+    """Why what is new in its watched source is not served."""
 
 
 class ModelList(msgspec.Struct, frozen=True):

@@ -27,6 +27,13 @@ IDLE_S = 0.1
 """After so long without work it is idle: then Stats go out, and not between two requests that follow each other."""
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Upper bounds of the buckets in which batches are counted."""
+_COUNTERS = (
+    "infer_requests_total",
+    "infer_failures_total",
+    "infer_batches_total",
+    "infer_batch_size_sum_total",
+    "infer_compute_seconds_total",
+)
 
 
 class OutOfMemory(Exception):
@@ -48,9 +55,7 @@ class InferServer:
         self._line = line
         self._now = now
         self._pid = os.getpid()
-        self._counts: Dict[str, float] = dict.fromkeys(
-            ("infer_requests_total", "infer_failures_total", "infer_batches_total", "infer_compute_seconds_total"), 0.0
-        )
+        self._counts: Dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
         self._max_batch_s = 0.0
         self._has_news = True
         self._stats_at = now()
@@ -106,6 +111,7 @@ class InferServer:
         self._counts["infer_failures_total"] += sum(answer.error is not None for answer in answers)
         bucket = f"infer_batch_size_bucket_{sum(len(batch) > bound for bound in BATCH_SIZES)}_total"
         self._counts[bucket] = self._counts.get(bucket, 0.0) + 1
+        self._counts["infer_batch_size_sum_total"] += len(batch)
         return answers
 
     def _infer(self, batch: List[Infer]) -> List[Outputs]:

@@ -56,6 +56,7 @@ def test_each_family_of_the_page_is_there_with_its_kind_and_labels_and_none_is_m
 def families() -> dict[str, tuple[str, set[str]]]:
     """Sample names without their suffixes, as Prometheus shows them, with kinds and labels."""
     numbers = {"block_size": 16.0, "num_blocks": 4.0, "stops_idle_total": 1.0, "load_read_seconds_total": 1.0}
+    numbers |= {"infer_instances": 1.0}
     pool = {"limit_bytes_cpu": 2.0, "charged_bytes_cpu": 1.0}
     stats: ModelStats = {"models": {"m": numbers}, "pool": {"pool": pool}}
     metrics = Metrics(lambda: stats)
@@ -64,6 +65,8 @@ def families() -> dict[str, tuple[str, set[str]]]:
     meter.on_tokens(0, 1, 2.0)
     meter.end(Usage(1, 2, 0), "stop", 2.0)
     metrics.encoders.end("m", "score", "success", num_tokens=1, seconds=1.0)
+    metrics.infer.end("m", "success", 1.0)
+    metrics.grpc_requests.labels("ModelInfer", "OK").inc()
     metrics.rejections.labels("queue_full").inc()
     metrics.http_requests.labels("/", "GET", "200").inc()
     metrics.http_duration.labels("/").observe(1.0)

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from headway.core.output import Usage
 from headway.observe.engine_families import ModelStats, make_histogram
 from headway.observe.metrics import LoopHistogram, Metrics, RequestMeter
-from headway.observe.number_histogram import QUEUE_TIME, STEP_SIZE, HistogramSpec, NumberHistogram
+from headway.observe.number_histogram import INFER_BATCH_SIZE, QUEUE_TIME, STEP_SIZE, HistogramSpec, NumberHistogram
+from headway_wire import infer_server
 
 STATS: ModelStats = {
     "models": {
@@ -180,3 +181,14 @@ def test_requests_to_encoders_are_counted_by_task_and_outcome() -> None:
     assert found["headway_encoder_request_seconds_bucket", "0.005", "e", "success"] == 1
     assert found["headway_encoder_request_seconds_count", "e", "success"] == 2
     assert found["headway_encoder_request_seconds_sum", "e", "error"] == 2
+
+
+def test_batches_of_models_of_tensors_are_shown_by_the_bounds_that_their_processes_count_by() -> None:
+    assert INFER_BATCH_SIZE.bounds == infer_server.BATCH_SIZES
+    numbers = {"infer_batches_total": 2.0, "infer_batch_size_bucket_2_total": 2.0, "infer_batch_size_sum_total": 7.0}
+    shown = samples(Metrics(lambda: {"models": {"m": numbers, "llm": {"steps_total": 1.0}}, "pool": {}}))
+    assert shown["headway_infer_batches_total", "m"] == 2.0
+    assert ("headway_infer_batches_total", "llm") not in shown
+    assert shown["headway_infer_batch_size_bucket", "2.0", "m"] == 0.0
+    assert shown["headway_infer_batch_size_bucket", "4.0", "m"] == 2.0
+    assert shown["headway_infer_batch_size_sum", "m"] == 7.0

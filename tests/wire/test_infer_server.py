@@ -181,6 +181,7 @@ def test_a_batch_that_fails_is_computed_again_one_by_one(parent: Parent) -> None
         "infer_failures_total": 1.0,
         "infer_batches_total": 1.0,
         "infer_batch_size_bucket_2_total": 1.0,
+        "infer_batch_size_sum_total": 3.0,
     }
 
 

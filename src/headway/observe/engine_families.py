@@ -8,7 +8,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from headway.observe.number_histogram import ENGINE_HISTOGRAMS, POOL_WAIT, HistogramSpec, bucket_counts
+from headway.observe.infer_families import infer_families
+from headway.observe.number_histogram import (
+    ENGINE_HISTOGRAMS,
+    INFER_BATCH_SIZE,
+    POOL_WAIT,
+    HistogramSpec,
+    bucket_counts,
+)
 from headway.observe.pool_families import model_families, pool_families
 
 PREFIX: Final = "headway_"
@@ -92,7 +99,8 @@ class StatsCollector(Collector):
             for model, numbers in models.items():
                 counter.add_metric((model,), numbers.get(key, 0.0))
             yield counter
-        yield from (make_histogram(spec, models) for spec in (*ENGINE_HISTOGRAMS, POOL_WAIT))
+        yield from (make_histogram(spec, models) for spec in (*ENGINE_HISTOGRAMS, POOL_WAIT, INFER_BATCH_SIZE))
+        yield from infer_families(models)
         yield from model_families(models)
         yield from pool_families(pool)
         yield _waiting_by_reason(models)

@@ -11,6 +11,8 @@ SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 4
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 CHOICES = (1, 2, 5, 10, 20)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""headway_wire/infer_server counts by the same."""
 TIMES_TAKEN_OFF = (0, 1, 2, 5, 10, 20, 100)
 
 
@@ -91,6 +93,9 @@ PREFILL_COMPUTED = HistogramSpec(
 )
 POOL_WAIT = HistogramSpec(
     "pool_wait", "pool_wait_seconds", "How long requests waited for their model to be resident.", SECONDS
+)
+INFER_BATCH_SIZE = HistogramSpec(
+    "infer_batch_size", "infer_batch_size", "Requests that a model of tensors computed together.", BATCH_SIZES
 )
 ENGINE_HISTOGRAMS = (
     QUEUE_TIME,

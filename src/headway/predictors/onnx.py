@@ -89,8 +89,9 @@ class OnnxPredictor(InferPredictor):
         self._strings = {spec.name for spec in self._inputs if spec.datatype == "BYTES"}
         report(Loading(phase="warm"))
         warm = self._warm_up(1)
-        labels = read_labels(wanted.labels, path.parent) or self._read_map_labels(warm)
-        self._bridge = self._make_bridge(wanted, labels, path.parent)
+        folder = Path(source) if Path(source).is_dir() else path.parent
+        labels = read_labels(wanted.labels, folder) or self._read_map_labels(warm)
+        self._bridge = self._make_bridge(wanted, labels, folder)
         check_num_labels(labels, self._num_classes(wanted, warm, labels))
         return Signature(
             task=wanted.type,

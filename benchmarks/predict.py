@@ -1,0 +1,266 @@
+"""What POST /predict adds to a model, and what computing requests together gains.
+
+    predict.py [--dir DIR] [--rounds 5] [--only latency|batching]
+
+latency: one client on one connection that is kept, raw sockets, against the same call without Headway: a Python class
+that gives back its input, and all-MiniLM-L6-v2 (DIR/models, laid out by prepare.sh DIR encoders) against LLM.embed in
+this process. In turns; medians. Bar: less than 1 ms more.
+batching: 32 clients ask a model of one layer of 64 MB (float32, ONNX) as fast as they are answered, with batches of 32
+and with batches of 1. Bar: at least twice the requests a second.
+The exit status is 1 below a bar.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import selectors
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine, usable_cores
+
+MAX_ADDED_MS = 1.0
+MIN_GAIN = 2.0
+NUM_CLIENTS = 32
+TEXT = "How do I reset the password of my account?"
+WIDE, NARROW = 4096, 64
+PYTHON_MODEL = "class Model:\n    def predict(self, value):\n        return value\n"
+SERVE = """
+import json, sys
+from pathlib import Path
+from headway.config import CheckpointConfig, InferConfig, ModelConfig, PoolConfig, ServerConfig
+from headway.server.run import run
+from headway.service.local import LocalService
+asked = json.loads(sys.argv[1])
+infer = InferConfig(**asked.pop("infer", {}))
+model = ModelConfig(**{**asked, "served_names": ("m",), "infer": infer})
+config = ServerConfig(port=int(sys.argv[2]))
+sys.exit(run(LocalService([model], PoolConfig(), config, CheckpointConfig(cache_dir=Path("/nonexistent"))), config))
+"""
+
+
+class Connection:
+    """One that is kept; the whole of an answer is read, and its body returned."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._data = b""
+
+    def send(self, request: bytes) -> None:
+        """The whole request."""
+        self.socket.sendall(request)
+
+    def read(self) -> bytes | None:
+        """What came; the body once it is whole, None before."""
+        self._data += self.socket.recv(1 << 20)
+        head, found, body = self._data.partition(b"\r\n\r\n")
+        if not found:
+            return None
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        if len(body) < length:
+            return None
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"the server answered {self._data[:500]!r}")
+        self._data = body[length:]
+        return body[:length]
+
+    def ask(self, request: bytes) -> bytes:
+        """Sends, and waits for the body."""
+        self.send(request)
+        while (body := self.read()) is None:
+            continue
+        return body
+
+
+def make_request(value: Any) -> bytes:
+    """POST /predict with the value."""
+    body = json.dumps({"model_id": "m", "input_data": value}).encode()
+    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+@contextmanager
+def serve(**model: Any) -> Iterator[int]:
+    """A server of one model, on a free port, loaded; ended when the block is left."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = [sys.executable, "-c", SERVE, json.dumps(model), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_until_ready(process, port)
+            yield port
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+        except OSError:
+            time.sleep(0.05)
+            continue
+        with connection:
+            connection.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            if connection.recv(1 << 16).startswith(b"HTTP/1.1 200"):
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"the server is not ready (exit code {process.poll()})")
+
+
+def seconds_of(call: Callable[[], Any], times: int) -> list[float]:
+    """Of each call."""
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def measure_latency(name: str, bare: Callable[[], Any], request: bytes, port: int, rounds: int, times: int) -> bool:
+    """Whether the bar holds."""
+    connection = Connection(port)
+    seconds_of(lambda: connection.ask(request), times // 4)
+    seconds_of(bare, times // 4)
+    without, through = [], []
+    for _ in range(rounds):
+        without += seconds_of(bare, times)
+        through += seconds_of(lambda: connection.ask(request), times)
+    added_ms = (statistics.median(through) - statistics.median(without)) * 1e3
+    print(
+        f"  {name}: {statistics.median(without) * 1e3:.3f} ms alone, {statistics.median(through) * 1e3:.3f} ms through"
+        f" /predict (p99 {sorted(through)[len(through) * 99 // 100] * 1e3:.3f}); added {added_ms:.3f} ms"
+        f" (bar {MAX_ADDED_MS:g})"
+    )
+    return added_ms < MAX_ADDED_MS
+
+
+def latency(folder: Path | None, rounds: int, scratch: Path) -> bool:
+    """Both models."""
+    (scratch / "model.py").write_text(PYTHON_MODEL)
+    space: dict[str, Any] = {}
+    exec(PYTHON_MODEL, space)
+    model = space["Model"]()
+    with serve(source=str(scratch / "model.py"), framework="python", type="python") as port:
+        holds = measure_latency("no-op", lambda: model.predict(TEXT), make_request(TEXT), port, rounds, 1000)
+    if folder is None:
+        print("  MiniLM: not measured: give --dir")
+        return holds
+    from headway import LLM
+
+    source = str(folder / "models" / "all-minilm-l6-v2")
+    with LLM(source) as llm, serve(source=source, type="embedding") as port:
+        return measure_latency("MiniLM", lambda: llm.embed(TEXT), make_request(TEXT), port, rounds, 300) and holds
+
+
+def requests_a_second(port: int, request: bytes, num_clients: int, seconds: float) -> tuple[float, float]:
+    """Each client asks again as soon as it is answered. Requests a second, and the 99th percentile in seconds."""
+    selector = selectors.DefaultSelector()
+    clients = [Connection(port) for _ in range(num_clients)]
+    sent_at: dict[int, float] = {}
+    for number, client in enumerate(clients):
+        selector.register(client.socket, selectors.EVENT_READ, number)
+        client.ask(request)
+    begin = time.perf_counter()
+    for number, client in enumerate(clients):
+        sent_at[number] = time.perf_counter()
+        client.send(request)
+    taken: list[float] = []
+    while (now := time.perf_counter()) < begin + seconds:
+        for key, _ in selector.select(1.0):
+            if clients[key.data].read() is not None:
+                now = time.perf_counter()
+                taken.append(now - sent_at[key.data])
+                sent_at[key.data] = now
+                clients[key.data].send(request)
+    for client in clients:
+        client.socket.close()
+    return len(taken) / (now - begin), sorted(taken)[len(taken) * 99 // 100]
+
+
+def write_mlp(path: Path) -> Path:
+    """64 -> 4096 -> 4096 -> 8, with ReLU between; the layer in the middle has 64 MB."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    sizes = [NARROW, WIDE, WIDE, 8]
+    nodes, weights, last = [], [], "x"
+    for number, (rows, columns) in enumerate(itertools.pairwise(sizes)):
+        array = (rng.normal(size=(rows, columns)) / rows**0.5).astype(np.float32)
+        weights.append(numpy_helper.from_array(array, f"w{number}"))
+        nodes.append(helper.make_node("MatMul", [last, f"w{number}"], [f"h{number}"]))
+        last = f"h{number}"
+        if number < 2:
+            nodes.append(helper.make_node("Relu", [last], [f"r{number}"]))
+            last = f"r{number}"
+    graph = helper.make_graph(
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", NARROW])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["n", 8])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
+
+
+def batching(rounds: int, scratch: Path) -> bool:
+    """In turns; medians."""
+    source = str(write_mlp(scratch / "mlp.onnx"))
+    request = make_request([[0.5] * NARROW])
+    rates: dict[int, list[float]] = {1: [], NUM_CLIENTS: []}
+    tails: dict[int, list[float]] = {1: [], NUM_CLIENTS: []}
+    model = {"source": source, "framework": "onnx", "type": "tensor"}
+    for _ in range(rounds):
+        for size in rates:
+            with serve(**model, infer={"max_batch_size": size}) as port:
+                rate, tail = requests_a_second(port, request, NUM_CLIENTS, 3.0)
+            rates[size].append(rate)
+            tails[size].append(tail)
+    one, many = (statistics.median(rates[size]) for size in rates)
+    for size in rates:
+        print(
+            f"  batches of {size}: {statistics.median(rates[size]):,.0f} requests/s,"
+            f" p99 {statistics.median(tails[size]) * 1e3:.1f} ms"
+        )
+    print(f"  gain {many / one:.2f} (bar {MIN_GAIN:g})")
+    return many >= MIN_GAIN * one
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=Path, default=os.environ.get("HEADWAY_BENCH_DIR"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=("latency", "batching"))
+    options = parser.parse_args(arguments)
+    print(f"{describe_machine()}\n{usable_cores()} cores are shared by client, server and model.")
+    holds = True
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.only != "batching":
+            folder = None if options.dir is None else Path(options.dir)
+            holds = latency(folder, options.rounds, Path(scratch))
+        if options.only != "latency":
+            holds = batching(options.rounds, Path(scratch)) and holds
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,7 @@
 # make test-llamacpp  logits of llama.cpp's own files against ours; llama.cpp is compiled first
 # make test-clients  one conversation through frameworks for agents, each in an environment of its own (1.5 GB in all)
 # make test-emulated  the kernels on instruction sets that this machine lacks (needs qemu-user, libsimde-dev, an ARM compiler)
+# make proto     compiles the messages of the gRPC door again after a change in their .proto file
 # make wheel     a wheel in dist/ that installs where no compiler is
 # make native    builds the C++ extension again after a change in native/
 # make clean     removes what the others made
@@ -21,7 +22,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python -m pip install $(PIP_FLAGS)
 SOURCES_OF_BUILD := pyproject.toml constraints.txt $(wildcard native/*.txt native/*.cpp native/*.h native/*/*.cpp native/*/*.h)
 
-.PHONY: serve test test-peers test-llamacpp test-clients test-emulated check format bench native wheel clean requirements
+.PHONY: proto serve test test-peers test-llamacpp test-clients test-emulated check format bench native wheel clean requirements
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.ready
@@ -75,6 +76,10 @@ test-clients: $(VENV)/.ready-dev $(CLIENT_ENVIRONMENTS)
 
 test-emulated: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m emulated tests/native $(PYTEST_FLAGS)
+
+RPC := src/headway/server/oip/rpc
+proto: $(VENV)/.ready-dev
+	$(BIN)/python -m grpc_tools.protoc --proto_path=$(RPC) --descriptor_set_out=$(RPC)/open_inference.binpb open_inference.proto
 
 # auditwheel names the wheel after the oldest systems that have all its symbols.
 wheel: $(VENV)/.ready-dev

@@ -151,6 +151,8 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
+    """Of the Open Inference Protocol over gRPC, on the same host; 0: one that is free; None: no gRPC."""
     api_keys: tuple[str, ...] = ()
     """Any of them opens every route but health and version; empty: no key is asked for."""
     max_body_bytes: int = 16 * 1024 * 1024
@@ -200,6 +202,18 @@ class ResidencyConfig:
     """Loaded from the beginning and never evicted."""
     idle_timeout_s: float | None = None
     """Unloaded when it was not asked for so long; None: when its memory is wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogConfig:
+    """Where a server's entries come from. Without a model and a file: from the user's own database."""
+
+    is_served: bool = False
+    """Beside a model that is named."""
+    database_url: str | None = None
+    """Of SQLite or PostgreSQL; None: catalog.db in the user's data folder."""
+    models_file: Path | None = None
+    """JSON or YAML that is read once instead of a database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

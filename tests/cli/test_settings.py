@@ -59,6 +59,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "port": ("9001", 9001, 9001),
     "api_key": ("k1,k2", ["k1", "k2"], ("k1", "k2")),
     "insecure": ("true", True, True),
+    "grpc_port": ("8001", 8001, 8001),
     "max_queued_requests": ("3", 3, 3),
     "memory_limit": ("2GiB", 2147483648, 2147483648),
     "gpu_memory_limit": ("0.5", 0.5, 0.5),

@@ -206,6 +206,8 @@ class Settings(BaseSettings):
     """Address to listen on. One that others can reach needs --api-key, or --insecure."""
     port: Annotated[Count, Flag("Server", "PORT", "server.port")] = Field(default_of("server.port"), ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
+    grpc_port: Annotated[Count | None, Flag("Server", "PORT", "server.grpc_port")] = Field(None, ge=0, le=65535)
+    """Port for the Open Inference Protocol over gRPC (headway[grpc]); 0 takes a free one. Default: no gRPC."""
     api_key: Annotated[Names, Flag("Server", "KEY", "server.api_keys")] = ()
     """Key that requests must bring; repeated, or with commas, for more. HEADWAY_API_KEY keeps it out of `ps`."""
     insecure: Annotated[bool, Flag("Server", "")] = False

@@ -1,17 +1,15 @@
 """What every request passes, outermost first, as plain ASGI: nothing here buffers a body or hides a disconnect.
 
-RequestScope  a request id, one log line, the HTTP metrics, and the last word on exceptions
+RequestScope  a request id, Server-Timing where it waited, a log line, HTTP metrics, the last word on exceptions
 Origins       CORS, starlette's, for localhost and the configured origins
 Gate          the host that is called, API keys, shutting down
 BodyLimit     413 with both numbers, declared or chunked; 408 for a body that does not come
 """
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from secrets import token_hex
 
 import structlog
@@ -22,10 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.errors import HeadwayError, PayloadTooLarge, ShuttingDown, Unauthorized
 from headway.observe.logs import get_logger, log_plainly
+from headway.observe.server_timing import TIMING, RequestTiming
 from headway.server.disconnect import ClientGone
 from headway.server.errors import ErrorDetail, Problem
 from headway.server.headers import find_header
 from headway.server.hosts import AllowedHosts
+from headway.server.keys import REFUSAL as KEY_REFUSAL
+from headway.server.keys import ApiKeys
 from headway.server.paths import route_path
 from headway.server.refusals import REQUEST_ID, id_headers, refuse, refuse_error
 from headway.server.state import ServerState
@@ -71,12 +72,14 @@ class RequestScope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *id_headers(scope)]
+                message["headers"] = [*message.get("headers", ()), *id_headers(scope), *_timing_headers(timing)]
             await send(message)
 
         metrics = self._state.metrics
         bound = structlog.contextvars.bind_contextvars(request_id=request_id)
         metrics.num_http_open += 1
+        timing = RequestTiming()
+        timing_token = TIMING.set(timing)
         try:
             await self.app(scope, receive, send_with_id)
         except (ClientGone, ClientDisconnect):
@@ -88,6 +91,7 @@ class RequestScope:
                 raise
             await refuse_error(scope, error)(scope, receive, send_with_id)
         finally:
+            TIMING.reset(timing_token)
             metrics.num_http_open -= 1
             self._record(scope, status, self._state.clock.now() - started_s)
             structlog.contextvars.reset_contextvars(**bound)
@@ -110,6 +114,12 @@ class RequestScope:
         if found is None:
             found = self._answers[key] = self._state.metrics.http_requests.labels(handler, method, str(status))
         return found
+
+
+def _timing_headers(timing: RequestTiming) -> list[tuple[bytes, bytes]]:
+    """What the request waited for, where it waited for a model."""
+    value = timing.header()
+    return [(b"server-timing", value.encode())] if value else []
 
 
 class Origins(CORSMiddleware):
@@ -136,7 +146,7 @@ class Gate:
         self.app = app
         self._state = state
         self._hosts = AllowedHosts(state.config.allowed_hosts)
-        self._keys = [_digest(key.encode()) for key in state.config.api_keys]
+        self._keys = ApiKeys(state.config.api_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -154,32 +164,11 @@ class Gate:
         path = route_path(scope)
         if path in OPEN_PATHS:
             return None
-        if self._keys and not self._has_key(scope["headers"]):
-            return Unauthorized("no valid API key: send the header Authorization: Bearer KEY, or x-api-key: KEY")
+        if not self._keys.admit(scope["headers"]):
+            return Unauthorized(KEY_REFUSAL)
         if self._state.is_draining and path not in DRAIN_PATHS:
             return ShuttingDown("the server is shutting down and takes nothing new", retry_after_s=5.0)
         return None
-
-    def _has_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether there is exactly one Authorization header, or none and one X-Api-Key, and it holds one of the keys.
-
-        The scheme's case does not matter (RFC 9110, 11.1). Digests are compared, all of them, so that the time
-        tells neither a key's length nor how much of it was right.
-        """
-        given = given_key(headers)
-        digest = _digest(given or b"")
-        matches = [hmac.compare_digest(digest, key) for key in self._keys]
-        return given is not None and any(matches)
-
-
-def given_key(headers: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """The API key that a request brings; None: no key, or more than one."""
-    values = [value for name, value in headers if name == b"authorization"]
-    if not values:
-        keys = [value for name, value in headers if name == b"x-api-key"]
-        return keys[0].strip() if len(keys) == 1 else None
-    scheme, _, given = values[0].partition(b" ")
-    return given.strip() if len(values) == 1 and scheme.lower() == b"bearer" else None
 
 
 class BodyLimit:
@@ -240,7 +229,3 @@ def _body_timeout(timeout_s: float) -> Problem:
         f"the body did not come within {timeout_s:g} s: send it whole", "invalid_request_error", None, "body_timeout"
     )
     return Problem(408, detail, {"connection": "close"})
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

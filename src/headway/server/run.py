@@ -13,19 +13,22 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 
 from headway.config import ServerConfig
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, InvalidConfig
 from headway.observe.logs import get_logger
 from headway.server.app import lifespan_of, make_app, server_state
 from headway.server.connection import HttpProtocol
 from headway.server.listen import BACKLOG, bind
 from headway.service.protocol import Service
+
+if TYPE_CHECKING:
+    from headway.server.oip.rpc.server import GrpcServer
 
 log = get_logger("headway.server")
 
@@ -33,6 +36,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEEP_ALIVE_S = 75.0
 """An idle connection lives longer here than in the usual clients' pools, so that they, and not we, close it."""
 READINESS_POLL_S = 0.05
+GRPC_GRACE_S = 1.0
+"""For calls over gRPC whose answers are on their way when the service has drained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,10 @@ class HttpServer:
         self._state = server_state(app)
         self._announcements = announcements or Announcements()
         self._socket = bound or bind(self._state.config.host, self._state.config.port)
+        if self._state.config.grpc_port is not None:
+            _check_grpc()
+        self.grpc_port: int | None = None
+        """Where gRPC listens, once it does."""
         self._uvicorn = _Uvicorn(_uvicorn_config(app), self._on_started)
         self._draining: asyncio.Task[None] | None = None
 
@@ -88,14 +97,29 @@ class HttpServer:
         self._url = self.url
         with self._socket, self._signals():
             async with lifespan_of(self._app):
+                grpc = await self._start_grpc()
                 watching = asyncio.ensure_future(self._watch_readiness())
                 try:
                     await self._uvicorn.serve([self._socket])
                 finally:
+                    if grpc is not None:
+                        await grpc.stop(GRPC_GRACE_S)
                     watching.cancel()
                     if self._draining is not None:
                         await asyncio.gather(self._draining, watching, return_exceptions=True)
         return 0
+
+    async def _start_grpc(self) -> "GrpcServer | None":
+        """Raises InvalidConfig when its port can not be listened on."""
+        config = self._state.config
+        if config.grpc_port is None:
+            return None
+        from headway.server.oip.rpc.server import GrpcServer
+
+        server = GrpcServer(self._state, config.host, config.grpc_port)
+        await server.start()
+        self.grpc_port = server.port
+        return server
 
     def stop(self) -> None:
         """As the first signal. Call it on the event loop; more calls change nothing."""
@@ -152,6 +176,17 @@ class HttpServer:
                     self._announcements.on_failed(card.id, card.error)
             await asyncio.sleep(READINESS_POLL_S)
         self._announcements.on_ready()
+
+
+def _check_grpc() -> None:
+    """Raises InvalidConfig where the packages are missing."""
+    try:
+        import google.protobuf  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise InvalidConfig(
+            f"--grpc-port needs {error.name}, which is not installed: pip install 'headway[grpc]'", param="grpc_port"
+        ) from None
 
 
 def _uvicorn_config(app: FastAPI) -> uvicorn.Config:

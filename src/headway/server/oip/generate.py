@@ -2,8 +2,7 @@
 
 {"text_input": "...", "parameters": {"temperature": 0, "max_tokens": 5}, "id"?} gives
 {"model_name", "model_version", "text_output", "finish_reason"}; the stream gives one such event for each piece, whose
-text_output is what came new, and the last of which has the finish_reason. {"error": "..."} is the last event of one that
-failed.
+text_output is what came new, and the last of which has the finish_reason. One that failed ends with {"error": "..."}.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from headway.server.disconnect import run_watched
 from headway.server.errors import json_response
 from headway.server.events import EventStream
 from headway.server.generation import Generation
-from headway.server.middleware import given_key
+from headway.server.keys import given_key
 from headway.server.openai.responses.answers import Asked, ItemsSink
 from headway.server.openai.responses.convert import in_own_words, to_request
 from headway.server.openai.responses.events import ResponseEvents

@@ -130,8 +130,9 @@ class Cards:
 
 def test_what_is_told_names_aliases_and_the_memory_plan(capsys: pytest.CaptureFixture[str]) -> None:
     info = {"plan": ["weights    1.0 GiB", "KV cache   2.0 GiB"]}
-    first = ModelCard("a", 0, "ready", 4096, "org/name", phases=(("read", 1.0), ("warm", 0.5)), info=info)
-    service: Any = Cards(first, ModelCard("b", 0, "ready", 4096, "org/name"))
+    first = ModelCard("a", 0, "ready", 4096, "org/name", phases=(("read", 1.0), ("warm", 0.5)), info=info, model="a")
+    second = ModelCard("b", 0, "ready", 4096, "org/name", kind="alias", model="a")
+    service: Any = Cards(first, second, ModelCard("c", 0, "cold", None, "of the catalog", model="c"))
     told = Told(service, has_key=False, has_chat=True)
     told.listening("http://127.0.0.1:1")
     told.ready()

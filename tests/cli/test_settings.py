@@ -55,6 +55,10 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "generation_config": ("headway", "headway", "headway"),
     "tool_call_parser": ("hermes", "hermes", "hermes"),
     "reasoning_parser": ("none", "none", "none"),
+    "max_source_size": ("1GiB", 1073741824, 1073741824),
+    "catalog": ("true", True, True),
+    "database_url": ("sqlite:////x/c.db", "sqlite:////x/c.db", "sqlite:////x/c.db"),
+    "models_file": ("models.yaml", "models.yaml", Path("models.yaml")),
     "host": ("::1", "::1", "::1"),
     "port": ("9001", 9001, 9001),
     "api_key": ("k1,k2", ["k1", "k2"], ("k1", "k2")),
@@ -123,6 +127,7 @@ def landed(configs: Configs, name: str) -> Any:
         "pool": configs.pool,
         "server": configs.server,
         "checkpoint": configs.checkpoint,
+        "catalog": configs.catalog,
     }
     return getattr(places[config], field)
 

@@ -8,7 +8,16 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode
 
 from headway.cli.sizes import parse_bytes, parse_count, parse_memory, parse_milliseconds, parse_seconds
-from headway.config import CheckpointConfig, Dtype, EngineConfig, ModelConfig, PoolConfig, ServerConfig, TextConfig
+from headway.config import (
+    CatalogConfig,
+    CheckpointConfig,
+    Dtype,
+    EngineConfig,
+    ModelConfig,
+    PoolConfig,
+    ServerConfig,
+    TextConfig,
+)
 from headway.server.hosts import ANY_HOST, host_name
 
 ENV_PREFIX = "HEADWAY_"
@@ -21,6 +30,7 @@ CONFIGS = {
     "pool": PoolConfig,
     "server": ServerConfig,
     "checkpoint": CheckpointConfig,
+    "catalog": CatalogConfig,
 }
 
 

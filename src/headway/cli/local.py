@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from headway.core.sampling import SamplingParams, sampling_defaults
 
 if TYPE_CHECKING:
     from headway.cli.settings import Configs
+    from headway.service.local import LocalService
     from headway.service.protocol import Service
 
 DEFAULT_TEMPERATURE = 0.7
@@ -37,7 +39,7 @@ def make_service(flags: Mapping[str, Any], config: Path | None) -> "Service":
     return service
 
 
-def open_service(configs: "Configs") -> tuple["Service", bool]:
+def open_service(configs: "Configs") -> tuple["LocalService", bool]:
     """The service of the configured model, not started, and whether it can chat. Blocks: downloads if need be.
 
     Reads what is quickly read of the model's files and its text settings: what is wrong with them is told before a
@@ -56,7 +58,8 @@ def open_service(configs: "Configs") -> tuple["Service", bool]:
         checkpoint = open_checkpoint(resolve_source(model.source, configs.checkpoint, bar))
     read_generation_defaults(checkpoint.text, model.text.generation_config)
     has_chat = make_chat_template(checkpoint.text, model.text.chat_template) is not None
-    loader = ProcessLoader(configs.checkpoint, {model.source: checkpoint})
+    # A revision is the named model's alone; that one is found already.
+    loader = ProcessLoader(replace(configs.checkpoint, revision=None), {model.source: checkpoint})
     return LocalService([model], configs.pool, configs.server, configs.checkpoint, loader=loader), has_chat
 
 

@@ -36,6 +36,7 @@ from headway.cli.fields import (
 )
 from headway.config import (
     BatchingMode,
+    CatalogConfig,
     CheckpointConfig,
     EngineConfig,
     EvictionPolicy,
@@ -77,6 +78,10 @@ class Settings(BaseSettings):
         default_factory=default_cache_dir
     )
     """Where downloads and the demo model are kept."""
+    max_source_size: Annotated[Bytes, Flag("Model", "SIZE", "checkpoint.max_source_bytes")] = Field(
+        default_of("checkpoint.max_source_bytes"), ge=1
+    )
+    """The most that a download, or an archive that is unpacked, may have."""
     non_strict: Annotated[bool, Flag("Model", "", "engine.strict")] = False
     """Load what matches when tensors are missing or unexpected, and say what did not."""
     predictor: Annotated[Text, Flag("Model", "MODULE:CLASS", "model.predictor")] = default_of("model.predictor")
@@ -202,6 +207,14 @@ class Settings(BaseSettings):
     )
     """How the model marks its reasoning: qwen3, deepseek_r1 or none. auto: as its chat template does."""
 
+    catalog: Annotated[bool, Flag("Models", "", "catalog.is_served")] = False
+    """Serve the catalog's models beside MODEL. Without MODEL they are served anyway."""
+    database_url: Annotated[Text | None, Flag("Models", "URL", "catalog.database_url")] = None
+    """The catalog's database: sqlite:////path/to/catalog.db, or postgresql://USER:PASSWORD@HOST/NAME
+    (HEADWAY_DATABASE_URL keeps a password out of `ps`). Default: catalog.db in ~/.local/share/headway."""
+    models_file: Annotated[Path | None, Flag("Models", "FILE", "catalog.models_file")] = None
+    """Serve the models of a JSON or YAML file ({"models": [...]}) without a database."""
+
     host: Annotated[Text, Flag("Server", "ADDRESS", "server.host")] = default_of("server.host")
     """Address to listen on. One that others can reach needs --api-key, or --insecure."""
     port: Annotated[Count, Flag("Server", "PORT", "server.port")] = Field(default_of("server.port"), ge=0, le=65535)
@@ -240,8 +253,8 @@ class Settings(BaseSettings):
     """Names that the server may be called by (the Host header), beside localhost and --host; repeated, or with commas;
     * for any. Default: on localhost without --api-key no others, else any."""
     allowed_media_domains: Annotated[Hosts, Flag("Server", "NAME", "server.allowed_media_domains")] = ()
-    """Where images that a request names by URL are fetched from; repeated, or with commas. Default: from anywhere on the
-    public internet, and never from this machine or its network."""
+    """Where images that a request names by URL are fetched from; repeated, or with commas. Default: from anywhere on
+    the public internet, and never from this machine or its network."""
 
     log_format: Annotated[LogFormat, Flag("Logs", "FORMAT")] = "auto"
     """auto (console on a terminal, else json), console or json."""
@@ -260,12 +273,20 @@ class Settings(BaseSettings):
         """Flags, then the environment: no .env file, no secrets folder. resolve.py adds the YAML file."""
         return init_settings, env_settings
 
-    def to_configs(self) -> "Configs":
+    def to_configs(self, *, needs_model: bool = True) -> "Configs":
         """The frozen configs of the rooms.
+
+        Args:
+            needs_model: False: without a model there is a catalog to serve (Configs.has_model).
 
         Raises:
             InvalidConfig: no model is named, or settings that exclude each other or have no effect together.
         """
+        if self.model is None and needs_model:
+            raise InvalidConfig(
+                "no model is named: headway serve demo, or a GGUF file, a Hugging Face folder or a hub id",
+                param="model",
+            )
         self._check()
         made: dict[str, dict[str, Any]] = {name: {} for name in CONFIGS}
         for name, field in type(self).model_fields.items():
@@ -278,21 +299,23 @@ class Settings(BaseSettings):
         made["engine"]["warm_chat_template"] = self.chat_template if self.warm_prefix else None
         engine = EngineConfig(**made["engine"])
         check_effects(engine)
+        made["model"]["source"] = self.model or ""
         model = ModelConfig(**made["model"], engine=engine, text=TextConfig(**made["text"]))
         return Configs(
             model=model,
             pool=PoolConfig(**made["pool"]),
             server=ServerConfig(**made["server"]),
             checkpoint=CheckpointConfig(**made["checkpoint"]),
+            catalog=CatalogConfig(**made["catalog"]),
             log_format=self.log_format,
             log_level=self.log_level,
         )
 
     def _check(self) -> None:
-        if self.model is None:
+        if self.models_file is not None and (self.catalog or self.database_url is not None):
+            other = "--catalog" if self.catalog else "--database-url"
             raise InvalidConfig(
-                "no model is named: headway serve demo, or a GGUF file, a Hugging Face folder or a hub id",
-                param="model",
+                f"--models-file and {other} both say which models there are: leave one of them out", param="models_file"
             )
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise InvalidConfig(
@@ -322,5 +345,11 @@ class Configs:
     pool: PoolConfig
     server: ServerConfig
     checkpoint: CheckpointConfig
+    catalog: CatalogConfig
     log_format: LogFormat
     log_level: LogLevel
+
+    @property
+    def has_model(self) -> bool:
+        """Whether `model` is one: else there is only the catalog."""
+        return bool(self.model.source)

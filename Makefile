@@ -44,7 +44,8 @@ format: $(VENV)/.ready-dev
 bench: $(VENV)/.ready-dev
 	bash benchmarks/run.sh $(BIN)/python
 
-# Tests marked `peers`: what those environments hold is pinned whole, and wheels alone.
+# Tests marked `peers`: what those environments hold is pinned whole, and wheels alone. They are compiled once: else each
+# process would do it, where Python is told to keep nothing, and PyTorch and TensorFlow are half a minute of it.
 PEER_ENVIRONMENTS := $(patsubst tests/peers/environments/%.txt,.venvs/%/.ready,$(wildcard tests/peers/environments/*.txt))
 
 test-peers: $(VENV)/.ready-dev $(PEER_ENVIRONMENTS)
@@ -53,7 +54,7 @@ test-peers: $(VENV)/.ready-dev $(PEER_ENVIRONMENTS)
 
 .venvs/%/.ready: tests/peers/environments/%.txt | requirements
 	$(PYTHON) -m venv --clear .venvs/$*
-	.venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
+	.venvs/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
 	  --requirement $<
 	@touch $@
 

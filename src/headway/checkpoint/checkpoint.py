@@ -56,6 +56,20 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise CorruptCheckpoint(f"{path} cannot be read: {error}") from error
 
 
+def open_text(folder: Path) -> TextSource:
+    """The text of a folder alone, for models that something else runs: whatever their architecture.
+
+    Raises UnsupportedModel and CorruptCheckpoint as open_checkpoint, but for what is wrong with weights.
+    """
+    try:
+        config = Fields.of_json(folder / "config.json")
+        inner = config.mapping("text_config") if config.has("text_config") else config.values
+        vocab_size = Fields(inner, config.where).integer("vocab_size", low=1)
+        return huggingface_text.read_text(folder, config, vocab_size)
+    except OSError as error:
+        raise CorruptCheckpoint(f"{folder} cannot be read: {error}") from error
+
+
 def is_encoder(path: Path) -> bool:
     """Whether an encoder is in this file or folder, by its configuration alone. Raises as open_checkpoint."""
     if not path.is_dir():

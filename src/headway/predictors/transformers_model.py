@@ -118,14 +118,16 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def from_pretrained(folder: Path, auto_class: str, dtype: Any) -> tuple[Any, Any]:
-    """Model and tokenizer, read from the folder alone. Raises PredictorError with transformers' own words."""
+def from_pretrained(folder: Path, auto_class: str, dtype: Any, *, needs_tokenizer: bool = True) -> tuple[Any, Any]:
+    """Model and tokenizer (or None), read from the folder alone. Raises PredictorError with transformers' own words."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
 
+    logs: Any = transformers.utils.logging
+    logs.disable_progress_bar()  # nobody sees it, and a log is full of it
     own = {"local_files_only": True, "trust_remote_code": False}
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **own)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **own) if needs_tokenizer else None
         model, info = getattr(transformers, auto_class).from_pretrained(
             folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **own
         )

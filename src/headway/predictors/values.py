@@ -56,7 +56,7 @@ class ValueBridge:
             raise invalid_config(f"output is {options.output!r}; the model has {', '.join(names)}", "output")
         self._output = options.output or names[0]
         if options.image is not None:
-            options.image.check()
+            _check_image(options.image, inputs)
         self._encoder = None if options.text is None else TextEncoder(folder, options.text)
 
     def prepare(self, request: Infer) -> Arrays:
@@ -102,6 +102,19 @@ class ValueBridge:
         if self._options.image is None:
             raise invalid_input("the model takes no images: its options have no `image`", "input_data")
         return {self._inputs[0].name: prepare_images(images, self._options.image)}
+
+
+def _check_image(image: ImageOptions, inputs: Sequence[TensorSpec]) -> None:
+    """Raises PredictorError where images are made to another shape than the first input has."""
+    image.check()
+    made, taken = [-1, *image.shape], inputs[0].shape
+    fits = len(made) == len(taken) and all(-1 in pair or pair[0] == pair[1] for pair in zip(made, taken, strict=True))
+    if not fits:
+        raise invalid_config(
+            f"image makes {made} ({image.layout}), and the input {inputs[0].name} takes {taken}: change size, layout or"
+            " channels",
+            "image",
+        )
 
 
 _INTEGERS: Mapping[str, type[np.generic]] = {"INT32": np.int32, "INT64": np.int64}

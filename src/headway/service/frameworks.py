@@ -60,6 +60,9 @@ def framework_of(name: str) -> Framework:
     return found
 
 
+TRANSFORMERS_GENERATOR = Framework(
+    "engine", "headway.predictors.transformers_generation:TransformersGenerator", "text-generation", "transformers"
+)
 VLLM_SERVER = Framework("remote", "headway.service.remote.vllm:VllmClient", "text-generation", "vllm")
 
 
@@ -67,6 +70,8 @@ def run_of(model: ModelConfig) -> Framework:
     """What runs this very model. Raises InvalidConfig for a framework that there is not."""
     if model.framework == "vllm" and vllm_mode(model) != "embedded":
         return VLLM_SERVER
+    if model.framework == "transformers" and model.type == "text-generation":
+        return TRANSFORMERS_GENERATOR
     return framework_of(model.framework)
 
 

@@ -18,7 +18,7 @@ from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
 from headway.service.estimate import EngineTask, ModelEstimate, estimate_model
 from headway.service.events import Amounts
-from headway.service.frameworks import is_elsewhere, run_of
+from headway.service.frameworks import TRANSFORMERS_GENERATOR, is_elsewhere, run_of
 from headway.service.infer_loading import connect_infer, find_source, infer_load_message
 from headway.service.remote.base import make_remote
 from headway.text.chat_template import ChatTemplate, make_chat_template
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 LANGUAGE_MODEL = ModelConfig(source="").predictor
 ENCODER = "headway.predictors.encoder:EncoderPredictor"
+_SHARED_OPTIONS = ("dtype", "device", "threads", "max_model_len", "max_num_seqs", "seed")
+"""Of EngineConfig: those that mean the same where transformers runs a language model."""
 _MAX_CONFIG_BYTES = 1024 * 1024
 
 
@@ -98,6 +100,8 @@ class ProcessLoader:
         """In a thread: a big vocabulary takes a tenth of a second."""
         if run_of(model).kind != "engine":
             return OpenedModel(text=None, created=int(time.time()))
+        if run_of(model) is TRANSFORMERS_GENERATOR:
+            return await asyncio.to_thread(open_text_alone, model, path)
         return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
     async def estimate(self, model: ModelConfig, path: Path, budget: Amounts) -> ModelEstimate:
@@ -124,6 +128,9 @@ class ProcessLoader:
             return infer_load_message(model, path)
         if framework.kind == "remote":
             return wire.Load(predictor=framework.predictor, source=str(path), options=dict(model.options))
+        if framework is TRANSFORMERS_GENERATOR:
+            own = {name: getattr(model.engine, name) for name in _SHARED_OPTIONS}
+            return wire.Load(predictor=framework.predictor, source=str(path), options={**own, **model.options})
         is_default = model.predictor == LANGUAGE_MODEL
         predictor = ENCODER if is_default and is_encoder(path) else model.predictor
         return wire.Load(predictor=predictor, source=str(path), options=asdict(model.engine))
@@ -160,17 +167,30 @@ def open_model(model: ModelConfig, path: Path, opened: "Checkpoint | None" = Non
     return OpenedModel(make_text(model.text, checkpoint, path), checkpoint.created)
 
 
+def open_text_alone(model: ModelConfig, path: Path) -> OpenedModel:
+    """The text of a folder whose weights something else reads. Blocks; raises ModelError, InvalidConfig."""
+    from headway.checkpoint.checkpoint import open_text
+
+    text = make_language_text(model.text, open_text(path))
+    return OpenedModel(text, int((path / "config.json").stat().st_mtime))
+
+
 def make_text(settings: TextConfig, checkpoint: "Checkpoint", path: Path) -> ModelText:
     """The text of an open checkpoint. Blocks; raises ModelError, InvalidConfig."""
     encoder = make_encoder_text(checkpoint.shape)
     if encoder is not None:
         _check_encoder_settings(settings, path)
-    tokenizer = make_tokenizer(checkpoint.text)
-    template = make_chat_template(checkpoint.text, settings.chat_template)
+    return make_language_text(settings, checkpoint.text, encoder)
+
+
+def make_language_text(settings: TextConfig, source: TextSource, encoder: EncoderText | None = None) -> ModelText:
+    """The text of a model that answers in text, or of an encoder. Blocks; raises ModelError, InvalidConfig."""
+    tokenizer = make_tokenizer(source)
+    template = make_chat_template(source, settings.chat_template)
     return ModelText(
         tokenizer=tokenizer,
         chat_template=template,
-        generation_defaults=read_generation_defaults(checkpoint.text, settings.generation_config),
+        generation_defaults=read_generation_defaults(source, settings.generation_config),
         encoder=encoder,
         output=OutputStyle() if encoder is not None else make_output_style(settings, template, tokenizer),
     )

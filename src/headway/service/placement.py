@@ -34,27 +34,55 @@ def place(step: Step) -> None:
     """Starts, stops, grants and denies what follows from the state; see the module's docstring."""
     if step.state.is_draining:
         return
-    _evict_growth(step)
-    _Placement(step).run()
+    sums = _Sums(step)
+    if _evict_growth(step, sums):
+        sums = _Sums(step)
+    _Placement(step, sums).run()
 
 
-def _evict_growth(step: Step) -> None:
+class _Sums:
+    """What residents are charged with, added up in one pass: a server may have many models."""
+
+    def __init__(self, step: Step) -> None:
+        self.taken: dict[str, int] = {}
+        """By all."""
+        self.leaving: dict[str, int] = {}
+        """Of that, on its way back."""
+        self.num_loading = 0
+        for residency in step.state.models.values():
+            if residency.status not in PLACED:
+                continue
+            self.num_loading += residency.status == "loading"
+            _add(self.taken, residency.charged)
+            if residency.comes_free:
+                _add(self.leaving, residency.charged)
+
+
+def _add(sums: dict[str, int], charged: Amounts) -> None:
+    for name, amount in charged.items():
+        sums[name] = sums.get(name, 0) + amount
+
+
+def _evict_growth(step: Step, sums: _Sums) -> bool:
     """Residents that were measured to take more than all may: unused ones go, as soon as there are enough. One that is
-    alone is left: it would be no smaller if it came back."""
-    charges = [each.charged for each in step.state.models.values() if each.status in PLACED and not each.comes_free]
-    charged = total(charges)
+    alone is left: it would be no smaller if it came back. Whether somebody goes."""
     over = {
-        name: charged[name] - limit
+        name: sums.taken.get(name, 0) - sums.leaving.get(name, 0) - limit
         for name, limit in step.rules.budget.items()
-        if charged.get(name, 0) > limit and sum(charge.get(name, 0) > 0 for charge in charges) > 1
+        if sums.taken.get(name, 0) - sums.leaving.get(name, 0) > limit and not _is_alone(step, name)
     }
-    if over:
-        found = _choose(step, over, lambda _, residency: residency.is_victim)
-        over = {} if isinstance(found, Victims) else over
-        if isinstance(found, Victims):
-            _evict(step, found, "growth")
-    if step.state.is_over != bool(over):
-        step.state = replace(step.state, is_over=bool(over))
+    found = _choose(step, over, lambda _, residency: residency.is_victim) if over else None
+    if isinstance(found, Victims):
+        _evict(step, found, "growth")
+    is_over = bool(over) and not isinstance(found, Victims)
+    if step.state.is_over != is_over:
+        step.state = replace(step.state, is_over=is_over)
+    return isinstance(found, Victims)
+
+
+def _is_alone(step: Step, name: str) -> bool:
+    residents = (each for each in step.state.models.values() if each.status in PLACED and not each.comes_free)
+    return sum(each.charged.get(name, 0) > 0 for each in residents) <= 1
 
 
 def _choose(step: Step, needed: Amounts, may_go: Callable[[str, Residency], bool]) -> Victims | Shortage:
@@ -72,14 +100,11 @@ def _evict(step: Step, victims: Victims, reason: StopReason) -> None:
 class _Placement:
     """One pass over all who wait."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, sums: _Sums) -> None:
         self._step = step
-        placed = [each for each in step.state.models.values() if each.status in PLACED]
-        taken = total(each.charged for each in placed)
-        stays = total(each.charged for each in placed if not each.comes_free)
-        self._free = {name: limit - taken.get(name, 0) for name, limit in step.rules.budget.items()}
-        self._soon = {name: limit - stays.get(name, 0) for name, limit in step.rules.budget.items()}
-        self._num_loading = sum(each.status == "loading" for each in placed)
+        self._free = _minus(step.rules.budget, sums.taken)
+        self._soon = {name: free + sums.leaving.get(name, 0) for name, free in self._free.items()}
+        self._num_loading = sums.num_loading
         self._in_the_way: set[str] = set()
         self._considered: set[str] = set()
         self._refused: dict[str, HeadwayError] = {}

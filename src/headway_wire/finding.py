@@ -5,11 +5,13 @@ import importlib.util
 import os
 import sys
 from types import ModuleType
+from typing import Union
 
 from headway_wire.predictor import InferPredictor, PredictorError
+from headway_wire.token_server import TokenPredictor
 
 
-def find_predictor(name: str, file: str = "") -> InferPredictor:
+def find_predictor(name: str, file: str = "") -> Union[InferPredictor, TokenPredictor]:
     """An instance of the class that `module:Class` names. Raises PredictorError.
 
     Args:
@@ -26,7 +28,7 @@ def find_predictor(name: str, file: str = "") -> InferPredictor:
         raise PredictorError(
             "UnsupportedModel", f"the predictor {name!r} can not be made: {type(error).__name__}: {error}"
         ) from error
-    if not hasattr(predictor, "infer"):
+    if not hasattr(predictor, "infer") and not isinstance(predictor, TokenPredictor):
         raise PredictorError("UnsupportedModel", f"the predictor {name!r} has no infer(): it takes no tensors")
     return predictor  # type: ignore[no-any-return]
 

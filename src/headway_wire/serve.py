@@ -1,6 +1,8 @@
-"""The process of a model that takes tensors or values: python -m headway_wire.serve --fd N.
+"""The process of a model that takes tensors or values, or of another engine that speaks tokens: python -m
+headway_wire.serve --fd N.
 
-Load: Loading at each phase, then Ready with the predictor's Signature, or Failed and exit code 1. Then infer_server.
+Load: Loading at each phase, then Ready with the predictor's Signature, or Failed and exit code 1. Then infer_server, or
+token_server.
 End of file from the parent ends the process at once (child.end_with_parent), whatever it is doing.
 """
 
@@ -9,7 +11,7 @@ import gc
 import logging
 import os
 import sys
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
 import msgspec
 
@@ -19,7 +21,8 @@ from headway_wire.connection import Connection, NotAMessage, ParentGone
 from headway_wire.finding import find_predictor
 from headway_wire.infer_server import InferServer, OutOfMemory, describe
 from headway_wire.messages import Error, Failed, Load, Ready, Shutdown
-from headway_wire.predictor import InferPredictor, PredictorError
+from headway_wire.predictor import InferPredictor, PredictorError, Report
+from headway_wire.token_server import TokenPredictor, TokenServer
 
 logger = logging.getLogger("headway_wire")
 
@@ -27,10 +30,15 @@ EXIT_BAD_PARENT = 3
 """The parent sent what is no message."""
 
 
-def load(connection: Connection, message: Load) -> InferServer:
+def load(connection: Connection, message: Load) -> Union[InferServer, TokenServer]:
     """Loads what the message names, and tells Ready. Raises whatever the predictor does."""
     predictor = find_predictor(message.predictor, message.predictor_file)
-    signature = predictor.load(message.source, dict(message.options), lambda loading: connection.send([loading]))
+    report: Report = lambda loading: connection.send([loading])  # noqa: E731
+    if isinstance(predictor, TokenPredictor):
+        info = predictor.load(message.source, dict(message.options), report)
+        connection.send([Ready(info=info)])
+        return TokenServer(connection, predictor)
+    signature = predictor.load(message.source, dict(message.options), report)
     line = WaitingLine(message.max_batch_size if signature.can_batch else 1, message.batch_delay_s)
     # What is loaded stays: the collector need not look at it again.
     gc.collect()
@@ -41,7 +49,7 @@ def load(connection: Connection, message: Load) -> InferServer:
 
 def run(connection: Connection) -> int:
     """From the Load to the end; the exit code."""
-    predictor: Optional[InferPredictor] = None
+    predictor: Union[InferPredictor, TokenPredictor, None] = None
     try:
         first, *others = connection.receive()
         if isinstance(first, Shutdown) or any(isinstance(other, Shutdown) for other in others):

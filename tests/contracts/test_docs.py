@@ -56,7 +56,7 @@ def test_each_family_of_the_page_is_there_with_its_kind_and_labels_and_none_is_m
 def families() -> dict[str, tuple[str, set[str]]]:
     """Sample names without their suffixes, as Prometheus shows them, with kinds and labels."""
     numbers = {"block_size": 16.0, "num_blocks": 4.0, "stops_idle_total": 1.0, "load_read_seconds_total": 1.0}
-    numbers |= {"infer_instances": 1.0}
+    numbers |= {"infer_instances": 1.0, "upstream_state": 0.0}
     pool = {"limit_bytes_cpu": 2.0, "charged_bytes_cpu": 1.0}
     stats: ModelStats = {"models": {"m": numbers}, "pool": {"pool": pool}}
     metrics = Metrics(lambda: stats)

@@ -17,6 +17,7 @@ from headway.observe.number_histogram import (
     bucket_counts,
 )
 from headway.observe.pool_families import model_families, pool_families
+from headway.observe.upstream_families import upstream_families
 
 PREFIX: Final = "headway_"
 
@@ -101,6 +102,7 @@ class StatsCollector(Collector):
             yield counter
         yield from (make_histogram(spec, models) for spec in (*ENGINE_HISTOGRAMS, POOL_WAIT, INFER_BATCH_SIZE))
         yield from infer_families(models)
+        yield from upstream_families(models)
         yield from model_families(models)
         yield from pool_families(pool)
         yield _waiting_by_reason(models)

@@ -29,7 +29,9 @@ from headway.text.tool_calls import choose_dialect
 from headway.worker.client import WorkerClient
 from headway.worker.constraining import OutputStyle
 from headway.worker.encoder_text import EncoderText
-from headway.worker.process import start_process
+from headway.worker.environments import find_interpreter
+from headway.worker.infer_process import start_infer_process
+from headway.worker.process import WorkerProcess, start_process
 from headway.worker.prompt import ModelText
 from headway.worker.resident import ClientSettings, ResidentClient
 
@@ -116,15 +118,22 @@ class ProcessLoader:
         if framework.kind == "infer":
             return await connect_infer(model, name, settings)
         client = make_worker_client(name, settings)
-        client.attach(await start_process(name, client))
+        client.attach(await self._start(model, name, client))
         return client
+
+    async def _start(self, model: ModelConfig, name: str, client: WorkerClient) -> WorkerProcess:
+        """Of an engine: in this interpreter with all of Headway, or vLLM's, mostly in one of its own."""
+        if model.framework != "vllm":
+            return await start_process(name, client)
+        python = None if model.interpreter is None else find_interpreter(model.interpreter)
+        return await start_infer_process(name, client, python)
 
     def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
         """The engine's config as the predictor's options. An encoder has another predictor, unless one was named."""
         from headway.checkpoint.checkpoint import is_encoder
 
         framework = run_of(model)
-        if framework.kind == "infer":
+        if framework.kind == "infer" or model.framework == "vllm":
             return infer_load_message(model, path)
         if framework.kind == "remote":
             return wire.Load(predictor=framework.predictor, source=str(path), options=dict(model.options))

@@ -1,4 +1,4 @@
-"""Stands for an environment's Python that has vLLM: `fake_vllm.py -P -m vllm... serve SOURCE --port N ...`.
+"""Stands for an environment's Python that has vLLM: `fake_vllm.py -P -m vllm... --model SOURCE --port N ...`.
 
 Serves what vLLM would; the SOURCE says how it fails: "bad" at its start, "dies" after its first answer. Starts a
 process of its own, as vLLM does. Answers tell what came, and both processes.
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-ARGUMENTS = sys.argv[sys.argv.index("serve") + 1 :]
+ARGUMENTS = sys.argv[sys.argv.index("--model") + 1 :]
 SOURCE = ARGUMENTS[0]
 NAME = ARGUMENTS[ARGUMENTS.index("--served-model-name") + 1]
 

@@ -84,7 +84,7 @@ import asyncio, sys
 from headway.worker.launched import start_server
 
 async def main():
-    server = await start_server("far", ["{sys.executable}", "{FAKE}", "serve", "x", "--served-model-name", "n",
+    server = await start_server("far", ["{sys.executable}", "{FAKE}", "--model", "x", "--served-model-name", "n",
                                         "--port", "0"], {{}})
     print(server.pid, flush=True)
     await asyncio.Event().wait()

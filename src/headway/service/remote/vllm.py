@@ -144,10 +144,11 @@ async def _is_healthy(client: httpx2.AsyncClient, port: int) -> bool:
 
 
 def launch_command(model: ModelConfig, options: VllmOptions, source: str, name: str, port: int) -> list[str]:
-    """`vllm serve` in the model's interpreter. Raises InvalidConfig for an interpreter that there is not."""
+    """vLLM's server in the model's interpreter. Raises InvalidConfig for an interpreter that there is not."""
     python = sys.executable if model.interpreter is None else find_interpreter(model.interpreter)
     return [
-        python, "-P", "-m", "vllm.entrypoints.cli.main", "serve", source,
+        # What `vllm serve` runs; its own command asks for the metadata of a package that vLLM's CPU build has not.
+        python, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", source,
         "--host", "127.0.0.1", "--port", str(port), "--served-model-name", options.model or name,
         *options.arguments,
     ]  # fmt: skip

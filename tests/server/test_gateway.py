@@ -134,6 +134,8 @@ async def test_metrics_and_models_tell_of_it(gateway: Gateway) -> None:
     metrics = (await gateway.client.get("/metrics")).text
     assert 'headway_upstream_state{model_name="far"} 0.0' in metrics
     assert 'headway_upstream_requests_total{model_name="far"} 2.0' in metrics
+    assert 'headway_time_to_first_token_seconds_count{model_name="far"} 1.0' in metrics
+    assert 'headway_generation_tokens_total{model_name="far"} 13.0' in metrics
     (card,) = (await gateway.client.get("/admin/models")).json()["models"]
     assert (card["id"], card["state"], card["max_model_len"]) == ("far", "ready", 4096)
 

@@ -152,7 +152,7 @@ def set_environment(options: dict[str, Any]) -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_CPU_KVCACHE_SPACE": f"{options.get('kv_cache_gib', 1.0):g}",
+        "VLLM_CPU_KVCACHE_SPACE": str(int(options.get("kv_cache_gib", 1))),
         "OMP_NUM_THREADS": str(options.get("threads") or num_cores),
     }
     os.environ.update({**told, **options.get("environment", {})})

@@ -117,11 +117,11 @@ class Generation:
     async def feed(self, sink: Sink) -> None:
         """Gives all deltas to the sink as they come, those that are there together. Raises the first stream's error."""
         if len(self._streams) == 1:
-            only = _Counted(self._meters[0], self._clock, sink, 0)
+            only = self._counted(0, sink)
             while await self._feed_one(only):
                 await sink.drain()
             return
-        counted = [_Counted(meter, self._clock, sink, place * self._n) for place, meter in enumerate(self._meters)]
+        counted = [self._counted(place, sink) for place in range(len(self._streams))]
         async with aclosing(self._merged()) as merged:
             async for prompt, delta in merged:
                 if not counted[prompt].take((delta,)):
@@ -151,6 +151,11 @@ class Generation:
     ) -> None:
         await self.aclose()
 
+    def _counted(self, place: int, sink: Sink) -> "_Counted":
+        # Without ids of the prompt the model is on another server, which does not tell tokens.
+        tells_ids = bool(self._streams[place].prompt_token_ids)
+        return _Counted(self._meters[place], self._clock, sink, place * self._n, tells_ids=tells_ids)
+
     async def _feed_one(self, counted: "_Counted") -> bool:
         try:
             return await self._streams[0].feed(counted.take, counted.offer_events)
@@ -172,15 +177,17 @@ class _Counted:
 
     Args:
         first: the index of the prompt's first choice.
+        tells_ids: deltas have their tokens; else each counts as one, for times.
     """
 
-    __slots__ = ("_first", "_meter", "_now", "_sink")
+    __slots__ = ("_first", "_meter", "_now", "_sink", "_tells_ids")
 
-    def __init__(self, meter: RequestMeter, clock: Clock, sink: Sink, first: int) -> None:
+    def __init__(self, meter: RequestMeter, clock: Clock, sink: Sink, first: int, *, tells_ids: bool) -> None:
         self._meter = meter
         self._now = clock.now
         self._sink = sink
         self._first = first
+        self._tells_ids = tells_ids
 
     def take(self, deltas: Sequence[TextDelta]) -> bool:
         """As Sink.take."""
@@ -188,6 +195,8 @@ class _Counted:
         for delta in deltas:
             if delta.token_ids:
                 meter.on_tokens(delta.choice, len(delta.token_ids), now_s)
+            elif not self._tells_ids and (delta.text or delta.reasoning or delta.tool_calls):
+                meter.on_tokens(delta.choice, 1, now_s)
             if delta.finish_reason is not None:
                 meter.on_finish(delta.choice, delta.finish_reason)
         return self._sink.take(self._first, deltas)

@@ -56,7 +56,7 @@ class VllmOptions(OpenAIOptions, frozen=True, kw_only=True, forbid_unknown_field
     """More of `vllm serve`: ["--max-model-len", "4096"]."""
     environment: dict[str, str] = {}
     """More of its environment."""
-    kv_cache_gib: Annotated[float, Meta(gt=0)] = 1.0
+    kv_cache_gib: Annotated[int, Meta(ge=1)] = 1
     """Of vLLM's build for the CPU: its KV cache."""
     start_timeout_s: Seconds = 1800.0
     """Until it is ready: what it compiles may take minutes."""

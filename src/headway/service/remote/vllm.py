@@ -161,7 +161,7 @@ def launch_environment(options: VllmOptions, key: str) -> Mapping[str, str]:
         "VLLM_API_KEY": key,
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": f"{options.kv_cache_gib:g}",
+        "VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(num_cores),
         **options.environment,

@@ -193,28 +193,27 @@ def requests_a_second(port: int, request: bytes, num_clients: int, seconds: floa
     return len(taken) / (now - begin), sorted(taken)[len(taken) * 99 // 100]
 
 
-def write_mlp(path: Path) -> Path:
-    """64 -> 4096 -> 4096 -> 8, with ReLU between; the layer in the middle has 64 MB."""
+def write_mlp(path: Path, sizes: Sequence[int]) -> Path:
+    """Layers between so many numbers, with ReLU between the layers, float32: x [n, sizes[0]] to y [n, sizes[-1]]."""
     import numpy as np
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(0)
-    sizes = [NARROW, WIDE, WIDE, 8]
-    nodes, weights, last = [], [], "x"
+    nodes, weights, last, num_layers = [], [], "x", len(sizes) - 1
     for number, (rows, columns) in enumerate(itertools.pairwise(sizes)):
         array = (rng.normal(size=(rows, columns)) / rows**0.5).astype(np.float32)
         weights.append(numpy_helper.from_array(array, f"w{number}"))
-        nodes.append(helper.make_node("MatMul", [last, f"w{number}"], [f"h{number}"]))
-        last = f"h{number}"
-        if number < 2:
-            nodes.append(helper.make_node("Relu", [last], [f"r{number}"]))
+        is_last = number == num_layers - 1
+        nodes.append(helper.make_node("MatMul", [last, f"w{number}"], ["y" if is_last else f"h{number}"]))
+        if not is_last:
+            nodes.append(helper.make_node("Relu", [f"h{number}"], [f"r{number}"]))
             last = f"r{number}"
     graph = helper.make_graph(
         nodes,
         "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", NARROW])],
-        [helper.make_tensor_value_info(last, TensorProto.FLOAT, ["n", 8])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", sizes[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", sizes[-1]])],
         weights,
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
@@ -223,7 +222,7 @@ def write_mlp(path: Path) -> Path:
 
 def batching(rounds: int, scratch: Path) -> bool:
     """In turns; medians."""
-    source = str(write_mlp(scratch / "mlp.onnx"))
+    source = str(write_mlp(scratch / "mlp.onnx", (NARROW, WIDE, WIDE, 8)))
     request = make_request([[0.5] * NARROW])
     rates: dict[int, list[float]] = {1: [], NUM_CLIENTS: []}
     tails: dict[int, list[float]] = {1: [], NUM_CLIENTS: []}

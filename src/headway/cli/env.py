@@ -49,8 +49,8 @@ def _create(
     from headway.worker.environment_recipes import packages_for
     from headway.worker.environments import create_environment
 
-    wanted = packages_for(name, packages or [])
-    made = create_environment(name, wanted, python=_whole(python), folder=folder, say=note)
+    wanted, without = packages_for(name, packages or [])
+    made = create_environment(name, wanted, without=without, python=_whole(python), folder=folder, say=note)
     say(f"{name} is ready: Python {made.python}, {len(made.packages)} packages")
     say(f'a model uses it by "interpreter": "{name}"')
 

@@ -79,6 +79,7 @@ def create_environment(
     name: str,
     packages: Sequence[str],
     *,
+    without: Sequence[str] = (),
     python: str | None = None,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
@@ -90,6 +91,7 @@ def create_environment(
 
     Args:
         packages: requirements, as pip takes them.
+        without: packages that these bring along, and that are taken out again.
         python: the interpreter that it is made of; None: this one.
         say: is told each step.
     """
@@ -99,7 +101,7 @@ def create_environment(
             raise InvalidConfig(f"there is an environment {name!r} already: headway env remove {name}, or another name")
         shutil.rmtree(env, ignore_errors=True)
         try:
-            return _build(env, name, packages, python or sys.executable, say)
+            return _build(env, name, packages, without, python or sys.executable, say)
         except BaseException:
             shutil.rmtree(env, ignore_errors=True)
             raise
@@ -122,7 +124,14 @@ def remove_environment(name: str, folder: Path | None = None) -> None:
         shutil.rmtree(env)
 
 
-def _build(env: Path, name: str, packages: Sequence[str], python: str, say: Callable[[str], None]) -> Environment:
+def _build(
+    env: Path,
+    name: str,
+    packages: Sequence[str],
+    without: Sequence[str],
+    python: str,
+    say: Callable[[str], None],
+) -> Environment:
     say(f"making a virtual environment of {python} in {env}")
     pip = find_pip()
     # Ours installs for it: one of its own takes longer to come than all that is needed.
@@ -133,7 +142,12 @@ def _build(env: Path, name: str, packages: Sequence[str], python: str, say: Call
         raise InvalidConfig(
             f"{python} can not make a virtual environment: {words}; install its venv module", param="python"
         )
-    _install(env, pip, [*NEEDED, *packages], say)
+    asked = [*NEEDED, *packages]
+    say(f"installing {', '.join(asked)}")
+    if _run_pip(env, pip, ["install", *asked]):
+        raise DownloadFailed(f"pip could not install {', '.join(asked)} (its words are above); nothing was kept")
+    if without and _run_pip(env, pip, ["uninstall", "--yes", *without]):
+        raise DownloadFailed(f"pip could not take out {', '.join(without)} (its words are above); nothing was kept")
     found = subprocess.run([str(_python_of(env)), "-c", _LIST_CODE], capture_output=True, check=True)
     facts = msgspec.json.decode(found.stdout)
     record = Environment(name=name, asked=list(packages), created=int(time.time()), **facts)
@@ -141,13 +155,12 @@ def _build(env: Path, name: str, packages: Sequence[str], python: str, say: Call
     return record
 
 
-def _install(env: Path, pip: Sequence[str] | None, asked: Sequence[str], say: Callable[[str], None]) -> None:
-    say(f"installing {', '.join(asked)}")
+def _run_pip(env: Path, pip: Sequence[str] | None, arguments: Sequence[str]) -> int:
+    """pip's exit code; what it says goes to stderr."""
     own = str(_python_of(env))
     command = [*pip, "--python", own] if pip else [own, "-m", "pip"]
-    command += ["install", "--no-input", "--disable-pip-version-check", *asked]
-    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()).returncode:
-        raise DownloadFailed(f"pip could not install {', '.join(asked)} (its words are above); nothing was kept")
+    command += [arguments[0], "--no-input", "--disable-pip-version-check", *arguments[1:]]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()).returncode
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -18,7 +18,7 @@ using namespace nb::literals;
 namespace headway {
 namespace {
 
-constexpr size_t kMaxKept = 1 << 16;  // bytes of memory that a connection keeps for its next turn
+constexpr size_t kMaxKept = 4096;  // bytes of memory that a connection keeps for its next turn
 
 // The name is made once by the caller: a lookup by characters makes one at each call.
 nb::object call(const nb::object& object, PyObject* name) {

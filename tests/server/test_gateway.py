@@ -138,6 +138,7 @@ async def test_metrics_and_models_tell_of_it(gateway: Gateway) -> None:
     assert 'headway_generation_tokens_total{model_name="far"} 13.0' in metrics
     (card,) = (await gateway.client.get("/admin/models")).json()["models"]
     assert (card["id"], card["state"], card["max_model_len"]) == ("far", "ready", 4096)
+    assert card["upstream"] == {"breaker": "closed"}
 
 
 @pytest.mark.parametrize(

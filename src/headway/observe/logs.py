@@ -51,6 +51,8 @@ def set_up_logs(format: LogFormat = "auto", level: LogLevel = "info", stream: Te
     root.setLevel(level.upper())
     # Its lines about starting and stopping repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
+    # A line for each call of another server.
+    logging.getLogger("httpx2").setLevel(max(logging.WARNING, root.level))
 
 
 def get_logger(name: str) -> Any:

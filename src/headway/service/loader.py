@@ -114,7 +114,7 @@ class ProcessLoader:
         """A process of this interpreter, or several of the model's own, or a client of another server."""
         framework = run_of(model)
         if framework.kind == "remote":
-            return make_remote(framework, model, name, settings)
+            return await make_remote(framework, model, name, settings)
         if framework.kind == "infer":
             return await connect_infer(model, name, settings)
         client = make_worker_client(name, settings)

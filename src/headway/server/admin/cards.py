@@ -1,8 +1,21 @@
 """A served model as the admin routes tell it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from headway.service.protocol import ModelCard
+
+_UPSTREAM_STATES = ("closed", "half_open", "open")
+
+
+def describe_upstream(numbers: Mapping[str, float]) -> dict[str, Any]:
+    """Of a model that another server computes: its circuit breaker. Of others, and before the first load, nothing.
+
+    Args:
+        numbers: the model's, as the service's stats() tell them.
+    """
+    state = numbers.get("upstream_state")
+    return {} if state is None else {"upstream": {"breaker": _UPSTREAM_STATES[int(state)]}}
 
 
 def describe(card: ModelCard) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 import headway
 from headway.observe.metrics import CONTENT_TYPE
-from headway.server.admin.cards import describe
+from headway.server.admin.cards import describe, describe_upstream
 from headway.server.errors import json_response
 from headway.server.state import state_of
 
@@ -56,4 +56,7 @@ async def metrics(request: Request) -> Response:
 @router.get("/admin/models")
 async def models(request: Request) -> Response:
     """The served models: cold, loading, ready or failed, and why."""
-    return json_response({"models": [describe(card) for card in state_of(request).service.models()]})
+    service = state_of(request).service
+    numbers = service.stats().get("models", {})
+    told = [describe(card) | describe_upstream(numbers.get(card.model or card.id, {})) for card in service.models()]
+    return json_response({"models": told})

@@ -4,6 +4,7 @@ Texts go as text: the other server has the template and the tokenizer. So the se
 door made it, with the lease's end, and prepares nothing.
 """
 
+import asyncio
 import importlib
 from collections.abc import Callable
 from typing import Protocol, cast, runtime_checkable
@@ -38,11 +39,12 @@ class RemoteTextClient(Protocol):
         ...
 
 
-def make_remote(framework: Framework, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
+async def make_remote(framework: Framework, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
     """The client that `framework` names: its class is called with name, model and settings. Raises InvalidConfig."""
     module_name, _, class_name = framework.predictor.partition(":")
     try:
-        make = getattr(importlib.import_module(module_name), class_name)
+        # In a thread: the first one takes a while, and others are being answered.
+        make = getattr(await asyncio.to_thread(importlib.import_module, module_name), class_name)
     except (ImportError, AttributeError) as error:
         raise InvalidConfig(
             f"framework is {model.framework!r}, whose client {framework.predictor} can not be imported: {error}",

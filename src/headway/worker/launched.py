@@ -90,7 +90,11 @@ async def start_server(name: str, command: Sequence[str], environment: Mapping[s
         start_new_session=True,
     )
     server = LaunchedServer(name, process, connection)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: server.output, process.stdout)
+    try:
+        await asyncio.get_running_loop().connect_read_pipe(lambda: server.output, process.stdout)
+    except BaseException:
+        connection.close()  # by which its guard ends it
+        raise
     return server
 
 

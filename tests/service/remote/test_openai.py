@@ -18,6 +18,7 @@ from headway.core.tools import ToolCall, ToolUse, add_deltas
 from headway.errors import (
     CallerError,
     ContextLengthExceeded,
+    DeadlineExceeded,
     HeadwayError,
     InvalidConfig,
     InvalidRequest,
@@ -465,6 +466,19 @@ class TestLeaving:
             clock.advance(3.0)
             last = await anext(aiter(stream))
         assert (first.text, last.text, last.finish_reason, last.stop_reason) == ("a", "", "abort", "timeout")
+
+    async def test_its_own_time_out_is_over_before_there_is_an_answer(
+        self, listed: ScriptedUpstream, serve: Serve
+    ) -> None:
+        listed.add(CHAT, Answer(before_head=asyncio.Event()))
+        service = await serve(infer=InferConfig(concurrency=1))
+        await service.load("far")
+        told = await asyncio.gather(
+            *(service.generate(request(timeout_s=0.05)) for _ in range(2)), return_exceptions=True
+        )
+        assert [type(error) for error in told] == [DeadlineExceeded] * 2
+        assert service.stats()["models"]["far"]["upstream_failures_total"] == 0
+        await until_settled(service)
 
     async def test_a_shut_down_is_told(self, listed: ScriptedUpstream, serve: Serve) -> None:
         listed.add(CHAT, Answer([chunk("a"), asyncio.Event()]))

@@ -18,6 +18,7 @@ from headway.config import ModelConfig
 from headway.core.embedding import Embedded, EmbedRequest
 from headway.core.request import GenerateRequest, TextPrompt
 from headway.errors import (
+    DeadlineExceeded,
     HeadwayError,
     ShuttingDown,
     UpstreamFailed,
@@ -96,12 +97,7 @@ class OpenAIClient:
         begin_s = asyncio.get_running_loop().time()
         try:
             route, body = generate_body(request, self._model, self._options)
-            leave = await self._places.enter()
-            try:
-                opened = await self._open_stream(route, body)
-            except BaseException:
-                leave()
-                raise
+            leave, opened = await self._begin(route, body, deadline)
         except BaseException:
             on_settled(False)
             raise
@@ -183,6 +179,24 @@ class OpenAIClient:
         return ()
 
     # within
+
+    async def _begin(
+        self, route: str, body: dict[str, Any], deadline: float | None
+    ) -> tuple[Callable[[], None], Opened]:
+        """A place and the answer's head. Raises DeadlineExceeded where the request's own time-out is over before."""
+        left_s = None if deadline is None else max(0.0, deadline - self._settings.clock.now())
+        try:
+            async with asyncio.timeout(left_s):
+                leave = await self._places.enter()
+                try:
+                    return leave, await self._open_stream(route, body)
+                except BaseException:
+                    leave()
+                    raise
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{self._upstream.title} had not begun to answer when the request's timeout_s was over: give it more"
+            ) from None
 
     async def _open_stream(self, route: str, body: dict[str, Any]) -> Opened:
         return await self._upstream.open(

@@ -3,6 +3,7 @@
     structured.py streams [--streams 64] [--tokens 96]    output tokens/s, constrained beside free, of the same lengths
     structured.py forced [--streams 1] [--records 4]      an answer of a fixed schema, forced tokens forced or sampled
     structured.py schemas [--schemas 1000] [--first 0]    random schemas: how many answers are valid, by jsonschema
+                          [--file FILE]                   ... or those of a file, one a line
     structured.py gaps                                    a stream beside explosive schemas: its gaps, their refusals
 
 Each takes at most two minutes; `schemas` in slices (--first).
@@ -11,9 +12,11 @@ Each takes at most two minutes; `schemas` in slices (--first).
 import argparse
 import json
 import random
+import re
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,41 +183,63 @@ def measure_forced(arguments: argparse.Namespace) -> None:
 def measure_schemas(arguments: argparse.Namespace) -> None:
     """Random schemas, 32 at once: each answer that was not cut is JSON and valid."""
     run = Run(arguments.model, max_num_seqs=32, kv_cache_memory=2**30)
-    schemas = dict(_random_schemas(arguments.first, arguments.schemas))
+    schemas = dict(_constrained(_schemas(arguments)))
     begin = time.perf_counter()
-    for name, (_, constraint) in schemas.items():
-        run.submit(name, constraint, temperature=0.7, seed=int(name), max_tokens=400)
-    run.run()
-    refused = sum(isinstance(answer, wire.Refused) for answer in run.answers.values())
-    cut, invalid = 0, []
+    asked = list(schemas.items())
+    for first in range(0, len(asked), 32):
+        for name, (_, constraint) in asked[first : first + 32]:
+            run.submit(name, constraint, temperature=0.7, seed=int(name), max_tokens=arguments.tokens)
+        run.run()
+    refusals = {name: answer.error for name, answer in run.answers.items() if isinstance(answer, wire.Refused)}
+    num_refused = arguments.schemas - len(schemas) + len(refusals)
+    for words, count in Counter(_kind_of(error.message) for error in refusals.values()).most_common(25):
+        print(f"refused {count} x: {words}")
+    cut, failed, invalid = 0, 0, []
     for name, (schema, _) in schemas.items():
         end = run.ends.get(name)
         if end is None:
             continue
         cut += end.finish_reason == "length"
-        if end.finish_reason != "length" and not _is_valid(run.text(name), schema):
+        failed += end.finish_reason == "error"
+        if end.finish_reason == "error" and end.error is not None:
+            print(f"schema {name} ended: {end.error.message[:160]}")
+        if end.finish_reason == "stop" and not _is_valid(run.text(name), schema):
             invalid.append((name, end.finish_reason, schema, run.text(name)))
     for each in invalid[:5]:
         print("invalid:", *each)
-    num_whole = len(run.ends) - cut
+    num_whole = len(run.ends) - cut - failed
     print(
         f"schemas {arguments.first} to {arguments.first + arguments.schemas - 1}: {num_whole} whole answers, "
-        f"{num_whole - len(invalid)} valid; {cut} cut at 400 tokens, {refused} refused; "
+        f"{num_whole - len(invalid)} valid; {cut} cut at {arguments.tokens} tokens, {num_refused} refused, "
+        f"{failed} ended by an error; "
         f"{time.perf_counter() - begin:.0f} s"
     )
     if invalid:
         raise SystemExit(1)
 
 
-def _random_schemas(first: int, count: int) -> Iterator[tuple[str, tuple[Any, wire.Constraint]]]:
+def _schemas(arguments: argparse.Namespace) -> Iterator[tuple[int, Any]]:
     from text.test_structured_oracle import random_schema
 
-    for number in range(first, first + count):
-        schema = random_schema(random.Random(number))
+    numbers = range(arguments.first, arguments.first + arguments.schemas)
+    if arguments.file is None:
+        yield from ((number, random_schema(random.Random(number))) for number in numbers)
+    else:
+        lines = arguments.file.read_text().splitlines()[arguments.first : numbers.stop]
+        yield from zip(numbers, map(json.loads, lines), strict=False)
+
+
+def _constrained(schemas: Iterator[tuple[int, Any]]) -> Iterator[tuple[str, tuple[Any, wire.Constraint]]]:
+    for number, schema in schemas:
         try:
             yield str(number), (schema, constraint_of("json_schema", schema))
         except InvalidRequest as error:
-            print(f"schema {number} is refused: {error}")
+            print(f"schema {number} is refused: {str(error)[:160]}")
+
+
+def _kind_of(message: str) -> str:
+    """Without what a message says of one schema alone."""
+    return re.sub(r"structured_outputs[^ ]*|['\"/`].*|[0-9]+", "…", message.replace("\n", " "))[:110]
 
 
 def _is_valid(text: str, schema: Any) -> bool:
@@ -266,14 +291,16 @@ def main() -> None:
     parser.add_argument("what", choices=["streams", "forced", "schemas", "gaps"])
     parser.add_argument("--model", type=Path, default=None, help="a model's file; else the demo model")
     parser.add_argument("--streams", type=int, default=None)
-    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--tokens", type=int, default=None)
     parser.add_argument("--records", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--schemas", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--file", type=Path, default=None)
     arguments = parser.parse_args()
     print(describe_machine())
     arguments.model = arguments.model or fetch_demo(default_cache_dir())
+    arguments.tokens = arguments.tokens or (400 if arguments.what == "schemas" else 96)
     arguments.streams = arguments.streams or (64 if arguments.what == "streams" else 1)
     {
         "streams": measure_streams,

@@ -13,6 +13,7 @@ import headway_wire as wire
 from headway.config import EngineConfig
 from headway.core.structured import StructuredOutputs
 from headway.engine import compiled_grammar, grammars, masks
+from headway.engine.compiled_grammar import ALONE, SERVED, Patience
 from headway.engine.engine import Engine
 from headway.engine.grammars import Grammars
 from headway.engine.loading import load_engine
@@ -104,7 +105,7 @@ def test_a_grammar_that_computes_too_long_is_refused_in_time(rig: TinyRig, monke
         raise InvalidRequest("at last")
 
     monkeypatch.setattr(grammars, "compile_grammar", compile_for_ever)
-    monkeypatch.setattr(compiled_grammar, "MAX_WAIT_S", 0.02)
+    monkeypatch.setattr(compiled_grammar, "SERVED", Patience(0.02, 0.02))
     monkeypatch.setattr(compiled_grammar, "MAX_COMPILE_CPU_S", 0.01)
     asked = rig.engine._grammars.ask(DIGITS.grammar)
     while asked._compiling_s is None or asked._compiling_s() < 0.02:
@@ -117,16 +118,41 @@ def test_a_grammar_that_computes_too_long_is_refused_in_time(rig: TinyRig, monke
     given_up.set()
 
 
+def serve_by(rig: TinyRig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of an engine that serves many."""
+    clock = [0.0]
+    assert rig.engine._grammars is not None
+    for owner in (rig.engine._waiting_room, rig.engine, rig.engine._grammars):
+        monkeypatch.setattr(owner, "_now", lambda: clock[0])
+    monkeypatch.setattr(rig.engine._grammars, "_patience", SERVED)
+    return clock
+
+
+def test_a_program_with_its_own_model_waits_for_all_its_grammars(
+    rig: TinyRig, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = serve_by(rig, monkeypatch)
+    monkeypatch.setattr(rig.engine._grammars, "_patience", ALONE)
+    rig.submit("a", "hello", DIGITS)
+    for clock[0] in (1.9, 59.9):
+        rig.step()
+        assert "a" not in rig.answers
+    clock[0] = 60.1
+    rig.step()
+    assert rig.error("a").kind == "QueueFull"
+
+
 def test_a_grammar_that_had_no_turn_may_come_again_and_is_no_ones_fault(
     rig: TinyRig, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled_grammar, "MAX_WAIT_S", 0.02)
+    clock = serve_by(rig, monkeypatch)
     rig.submit("a", "hello", DIGITS)
+    assert gate.entered.wait(30)
+    clock[0] = 1.9
     rig.wait("a")
     assert rig.error("a").kind == "QueueFull"
-    assert "could not be compiled within 0.02 s" in rig.error("a").message
+    assert "could not be compiled within 1.8 s: others were before it" in rig.error("a").message
     assert not gate.opened.is_set(), "it was not waited for"
-    monkeypatch.setattr(compiled_grammar, "MAX_WAIT_S", 60)
     rig.submit("b", "hello", DIGITS)
     gate.opened.set()
     rig.run()
@@ -136,9 +162,7 @@ def test_a_grammar_that_had_no_turn_may_come_again_and_is_no_ones_fault(
 
 
 def test_a_wait_counts_from_its_own_submit(rig: TinyRig, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(rig.engine._waiting_room, "_now", lambda: clock[0])
-    monkeypatch.setattr(rig.engine, "_now", lambda: clock[0])
+    clock = serve_by(rig, monkeypatch)
     rig.submit("early", "hello", DIGITS)
     clock[0] = 1.5
     rig.submit("late", "hello", DIGITS)
@@ -158,11 +182,11 @@ def test_a_grammar_that_nobody_waits_for_any_more_takes_nobodys_turn(
     rig.submit("first", "hello", DIGITS)  # with which the vocabulary is made
     rig.run()
     gate.opened.clear()
-    clock = [0.0]
-    for owner in (rig.engine._waiting_room, rig.engine, rig.engine._grammars):
-        monkeypatch.setattr(owner, "_now", lambda: clock[0])
+    clock = serve_by(rig, monkeypatch)
     kept = rig.engine._grammars
     asked = [kept.ask(regex_grammar(f"{number}+")) for number in range(grammars.NUM_THREADS + 1)]
+    while any(grammar._compiling_s is None for grammar in asked[: grammars.NUM_THREADS]):
+        threading.Event().wait(0.001)
     clock[0] = 1.9
     gate.opened.set()
     while not all(grammar.is_done for grammar in asked):

@@ -4,16 +4,31 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import llguidance
 
 from headway.engine.constraint_tokens import ConstraintTokens
 from headway.errors import CapacityError, HeadwayError, InternalError, InvalidRequest, QueueFull
 
-MAX_WAIT_S = 1.8
-"""Whoever waits longer for a grammar, from the Submit on, is refused: in all within two seconds."""
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long is waited, in seconds by the clock."""
+
+    wait_s: float
+    """For a grammar, from the Submit on; whoever waits longer is refused."""
+    trial_s: float
+    """For a grammar that is tried."""
+
+
+ALONE = Patience(wait_s=60.0, trial_s=10.0)
+"""Of a program with its own model, which asks for many grammars at once, and for which nothing is prepared."""
+SERVED = Patience(wait_s=1.8, trial_s=1.2)
+"""Of many who are served: all are answered within two seconds."""
 MAX_COMPILE_CPU_S = 0.9
-"""Of processor time. What takes more is too large; what took less had no turn, and may be asked for again."""
+"""Of processor time. What takes more, and SERVED's time, is too large; what took less had no turn, and may be asked for
+again."""
 
 SLOW_MASK_S = 0.01
 """What a slow mask takes, of processor time. Those of schemas and of programming languages take 1 to 3 ms at most."""
@@ -26,11 +41,12 @@ class CompiledGrammar:
         asked_s: when it was asked for.
     """
 
-    def __init__(self, text: str, asked_s: float) -> None:
+    def __init__(self, text: str, asked_s: float, patience: Patience = ALONE) -> None:
         self.text = text
         self.num_bytes = len(text.encode())
         self.asked_s = asked_s
         """The last time; written by the engine's loop."""
+        self.patience = patience
         self.tokens: ConstraintTokens | None = None
         self.matcher: llguidance.LLMatcher | None = None
         """At its beginning; only ever copied. None where the text is empty."""
@@ -53,7 +69,7 @@ class CompiledGrammar:
         """Why who waited so long cannot have it; None: it is there, or may still come."""
         if self.is_done:
             return self.error
-        if waited_s <= MAX_WAIT_S:
+        if waited_s <= SERVED.wait_s:
             return None
         if self._compiling_s is not None and self._compiling_s() > MAX_COMPILE_CPU_S:
             return InvalidRequest(
@@ -61,14 +77,14 @@ class CompiledGrammar:
                 "compile: make the schema, the expression or the grammar smaller",
                 param="structured_outputs",
             )
-        return make_late(self.text)
+        return make_late(self) if waited_s > self.patience.wait_s else None
 
 
-def make_late(text: str) -> QueueFull:
+def make_late(grammar: CompiledGrammar) -> QueueFull:
     """The error of a grammar that had too little of the processor, for no fault of its own that is known."""
     return QueueFull(
-        f"the grammar of {len(text)} characters could not be compiled within {MAX_WAIT_S:g} s: others were before it, "
-        "or the machine is busy; send the request again",
+        f"the grammar of {len(grammar.text)} characters could not be compiled within {grammar.patience.wait_s:g} s: "
+        "others were before it, or the machine is busy; send the request again",
         retry_after_s=1.0,
     )
 

@@ -1,6 +1,7 @@
 """ConstraintTokens: a model's tokens for what constrains its answers, made once in the process that runs the model."""
 
 from headway.engine.trial_messages import TrialVocabulary
+from headway.errors import InternalError
 from headway.text.constrained_vocabulary import encode_piece, make_llguidance_tokenizer
 from headway.text.tokenizer import Tokenizer
 
@@ -20,6 +21,14 @@ class ConstraintTokens:
             end_token_ids=sorted(tokenizer.end_token_ids),
             special_token_ids=sorted(tokenizer.special_token_ids),
         )
+
+    def can_spell(self, text: str) -> bool:
+        """Whether the model has tokens for exactly this text."""
+        try:
+            encode_piece(self._tokenizer, text)
+        except InternalError:
+            return False
+        return True
 
     def bytes_of(self, token_id: int) -> bytes:
         """What a token adds to the text, control tokens too."""

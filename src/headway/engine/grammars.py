@@ -18,18 +18,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
-from headway.engine.compiled_grammar import MAX_WAIT_S, SLOW_MASK_S, CompiledGrammar, make_late
+from headway.engine.compiled_grammar import ALONE, SERVED, SLOW_MASK_S, CompiledGrammar, make_late
 from headway.engine.constraint_tokens import ConstraintTokens
 from headway.engine.grammar_trial import GrammarTrial
 from headway.engine.side_threads import give_way
 from headway.errors import HeadwayError, InternalError, InvariantBroken, QueueFull
-from headway.text.grammar_compiler import compile_grammar, needs_trial, seconds_to_begin
+from headway.text.grammar_compiler import ANY_PARAM, compile_grammar, needs_trial, seconds_to_begin
+from headway.text.grammar_spelling import check_spelling
 from headway.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-MAX_TRIAL_S = 1.2
-"""For a grammar that is tried, by the clock."""
 MAX_KEPT = 64
 """Grammars: a usual one takes 0.1 MB and is compiled anew in 3 ms, and the largest grow to some 50 MB while they are
 followed (grammar_compiler.LIMITS)."""
@@ -58,6 +57,7 @@ class Grammars:
         """The one thread's own."""
         self._has_idle_trial = False
         """Its process is started before it is needed, and knows no tokens."""
+        self._patience = ALONE
         self.num_asked = 0
         self.num_hits = 0
         """Of those asked: found, done or on their way."""
@@ -67,9 +67,10 @@ class Grammars:
         """Spent in compiling."""
 
     def prepare(self) -> None:
-        """Has the side threads make the model's tokens and start the process that tries grammars. What fails here is
-        told to whoever asks for a grammar."""
+        """Many will be served: has the side threads make the model's tokens and start the process that tries grammars.
+        What fails here is told to whoever asks for a grammar."""
         self._has_idle_trial = True
+        self._patience = SERVED
         self._trials.submit(self._prepare)
 
     def ask(self, text: str) -> CompiledGrammar:
@@ -87,7 +88,7 @@ class Grammars:
             return found
         if found is not None:
             self._drop(key)  # what failed was not the grammar
-        grammar = self._kept[key] = CompiledGrammar(text, self._now())
+        grammar = self._kept[key] = CompiledGrammar(text, self._now(), self._patience)
         self._num_kept_bytes += grammar.num_bytes
         if needs_trial(text):
             self._trials.submit(self._try, grammar)
@@ -124,7 +125,7 @@ class Grammars:
             self._check_wanted(grammar)
             self._trial.start()  # beside the tokens
             self._trial.make_ready(self._make_tokens().for_trial)
-            self._trial.check(grammar.text, MAX_TRIAL_S)
+            self._trial.check(grammar.text, grammar.patience.trial_s)
             self._pool.submit(self._compile, grammar, is_tried=True)
 
     def _compile(self, grammar: CompiledGrammar, *, is_tried: bool) -> None:
@@ -136,6 +137,7 @@ class Grammars:
             grammar.begin_compiling()
             started_s = self._now()
             if grammar.text:
+                check_spelling(grammar.text, grammar.tokens.can_spell, ANY_PARAM)
                 grammar.matcher = compile_grammar(grammar.tokens.llguidance, grammar.text)
                 grammar.is_slow = seconds_to_begin(grammar.matcher) > SLOW_MASK_S
             with self._lock:
@@ -144,8 +146,8 @@ class Grammars:
 
     def _check_wanted(self, grammar: CompiledGrammar) -> None:
         """Raises QueueFull where nobody waits for it any more: the turn of others comes the sooner."""
-        if self._now() - grammar.asked_s > MAX_WAIT_S:
-            raise make_late(grammar.text)
+        if self._now() - grammar.asked_s > grammar.patience.wait_s:
+            raise make_late(grammar)
 
     @contextlib.contextmanager
     def _settling(self, grammar: CompiledGrammar) -> Iterator[None]:

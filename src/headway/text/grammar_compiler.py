@@ -126,7 +126,13 @@ _IN_OUR_WORDS = {
 """Where llguidance's speak of options that callers have not, or to nobody."""
 
 
+_UNSPELT = "has no ids for exactly"
+"""In what constrained_vocabulary raises, and llguidance tells as a panic of its own."""
+
+
 def _words(matcher: llguidance.LLMatcher) -> str:
+    if _UNSPELT in matcher.get_error():
+        return "it leaves no choice but a text that this model has no tokens for"
     words = matcher.get_error().split("<state>")[0].split("<non-verbose/>")[0].strip()
     return "\n".join(line[:MAX_LINE] for line in _IN_OUR_WORDS.get(words, words).splitlines())[:MAX_WORDS]
 

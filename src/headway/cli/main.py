@@ -20,6 +20,7 @@ COMMANDS = {
     "generate": ("headway.cli.generate", "Continue a prompt, and print the text."),
     "top": ("headway.cli.top", "Watch a running server: throughput, queues, KV cache, latencies."),
     "profile": ("headway.cli.profile", "Record the next steps of a running server, as a trace file."),
+    "models": ("headway.cli.models", "The catalog: add, list, change and load models."),
     "pull": ("headway.cli.pull", "Download a model: demo, or a hub id."),
     "convert": ("headway.cli.convert", "Turn a pickle checkpoint into safetensors."),
     "inspect": ("headway.cli.inspect", "Show what a model is made of, without running it."),

@@ -136,7 +136,7 @@ async def _events(response: httpx2.Response) -> AsyncGenerator[dict[str, Any], N
         if not isinstance(event, dict):
             raise InternalError(f"the server sent an event that is no object: {data[:200]}")
         if event.get("error"):
-            raise _server_error(500, event)
+            raise server_error(500, event)
         yield event
     raise InternalError("the server ended the answer without [DONE]: it may be cut")
 
@@ -162,10 +162,11 @@ async def _check(response: httpx2.Response) -> None:
         body = json.loads(content)
     except ValueError:
         body = {}
-    raise _server_error(response.status_code, body if isinstance(body, dict) else {})
+    raise server_error(response.status_code, body if isinstance(body, dict) else {})
 
 
-def _server_error(status: int, body: dict[str, Any]) -> HeadwayError:
+def server_error(status: int, body: dict[str, Any]) -> HeadwayError:
+    """The error that an answer carries, of the kind that its status means."""
     error = body.get("error")
     fields = error if isinstance(error, dict) else {}
     message = str(fields.get("message") or f"the server answered {status}")

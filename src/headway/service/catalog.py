@@ -23,7 +23,7 @@ from headway.service.catalog_options import runs_alike, to_config
 from headway.service.catalog_store import CatalogStore
 from headway.service.catalog_watch import WatchedModel
 from headway.service.local import LocalService
-from headway.service.residents import ServedModel
+from headway.service.served_model import ServedModel
 from headway.service.watched_source import check_watchable
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Catalog:
 
     async def add(self, entry: CatalogEntry) -> CatalogEntry:
         """Raises InvalidRequest for one that is there, for names that another has, for what can not be served so."""
-        _check_servable(entry)
+        check_servable(entry)
         await self._change(lambda book: book.add(entry))
         return self._book.entries[entry.key]
 
@@ -99,11 +99,7 @@ class Catalog:
 
         def change(book: Book) -> Book:
             nonlocal key
-            before = book.find(name)
-            entry = read_entry({**entry_out(before), **changes})
-            if entry.key != before.key:
-                raise InvalidRequest("id and version of an entry stay: add another, and remove this one", param="id")
-            _check_servable(entry)
+            entry = updated_entry(book.find(name), changes)
             key = entry.key
             return book.put(entry)
 
@@ -129,7 +125,7 @@ class Catalog:
         added and replaced. Raises InvalidRequest."""
         given, num_before = list(entries), 0
         for entry in given:
-            _check_servable(entry)
+            check_servable(entry)
 
         def change(book: Book) -> Book:
             nonlocal num_before
@@ -271,7 +267,16 @@ class Catalog:
             self._tell(error.message)
 
 
-def _check_servable(entry: CatalogEntry) -> None:
+def updated_entry(before: CatalogEntry, changes: Mapping[str, Any]) -> CatalogEntry:
+    """An entry with other fields (catalog_form's names; None: the default). Raises InvalidRequest."""
+    entry = read_entry({**entry_out(before), **changes})
+    if entry.key != before.key:
+        raise InvalidRequest("id and version of an entry stay: add another, and remove this one", param="id")
+    check_servable(entry)
+    return entry
+
+
+def check_servable(entry: CatalogEntry) -> None:
     """Raises InvalidRequest."""
     to_config(entry)
     if entry.is_watched:

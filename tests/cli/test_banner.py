@@ -3,7 +3,7 @@ import shlex
 
 import pytest
 
-from headway.cli.banner import curl_line, phase_line, plan_lines
+from headway.cli.banner import curl_line, plan_lines
 
 
 @pytest.mark.parametrize("model", ["demo", "it's", 'quo"te', "$HOME `x`", "org/模型"])
@@ -36,11 +36,6 @@ def test_a_key_is_written_as_a_variable_that_the_shell_fills_in() -> None:
 def test_an_ipv6_address_is_no_pattern_to_a_shell() -> None:
     line = curl_line("http://[::1]:8000", "demo", has_key=False)
     assert line.startswith("curl 'http://[::1]:8000/v1/chat/completions' ")
-
-
-def test_phases_are_told_with_their_seconds() -> None:
-    assert phase_line([("read", 0.26), ("build", 1.5)]) == "loaded in 1.8 s: read 0.3 s, build 1.5 s"
-    assert phase_line([]) == "loaded in 0.0 s"
 
 
 def test_the_plan_is_lines_or_a_text_or_nothing() -> None:

@@ -292,9 +292,9 @@ class TestRealChildren:
             await until(lambda: all(service.stats()["models"][name]["measured_bytes"] for name in "ab"))
             models = service.stats()["models"]
             taken = {name: process_tree_bytes([pids[name]]) for name in "ab"}
-            # What was measured for the pool is what these processes take, and no more than was reserved.
+            # What was measured as they were ready is about what they take now, and no more than was reserved.
             for name in "ab":
-                assert models[name]["measured_bytes"] == pytest.approx(taken[name], rel=0.2)
+                assert taken[name] * 0.5 < models[name]["measured_bytes"] < taken[name] * 1.2
                 assert 20 * MIB < models[name]["measured_bytes"] <= models[name]["charged_bytes"]
             loaded = process_tree_bytes([ours.pid])
             assert loaded - before > sum(taken.values()) * 0.8
@@ -305,13 +305,14 @@ class TestRealChildren:
         assert service.stats()["pool"]["pool"]["charged_bytes_cpu"] == 0
 
     async def test_what_gpus_say_is_charged_too(self, make: Any) -> None:
-        service = await make(ScriptedService(models=scripts("ab"), is_in_process=False, keeps_first=False))
+        clock = FakeClock()
+        service = await make(ScriptedService(models=scripts("ab"), is_in_process=False, keeps_first=False, clock=clock))
         gpus = FakeGpus(1 << 30)
-        service._residents._gpus = gpus
+        service._residents.memory.gpus = gpus
         async with asyncio.timeout(WAIT_S):
             lease = await service._residents.lease(service.roster.find("a").model)
             gpus.used[0] = {lease.client.pids[0]: 77}
-            service.roster.find("a").model.measured_at = float("-inf")
-            await until(lambda: "a" not in service._residents._measuring)
+            clock.advance(5.0)
+            await until(lambda: not service._residents.memory._looking)
             lease.release(True)
             await until(lambda: service._residents.pool.charged.get("cuda:0") == 77)

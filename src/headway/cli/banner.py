@@ -31,13 +31,6 @@ def curl_line(url: str, model: str, *, has_key: bool, has_chat: bool = True, tas
     return f"curl {address} -H 'Content-Type: application/json' {key}-d {text}"
 
 
-def phase_line(phases: Sequence[tuple[str, float]]) -> str:
-    """loaded in 2.1 s: read 0.3 s, build 1.5 s, warm 0.3 s."""
-    total = sum(seconds for _, seconds in phases)
-    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases)
-    return f"loaded in {total:.1f} s" + (f": {parts}" if parts else "")
-
-
 def plan_lines(info: Mapping[str, Any]) -> list[str]:
     """The memory plan as the planner wrote it; nothing for a predictor that has none."""
     plan = info.get("plan", ())

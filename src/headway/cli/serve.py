@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from headway import __version__
 from headway.cli import startup
-from headway.cli.banner import curl_line, phase_line, plan_lines, unmatched_lines
+from headway.cli.banner import curl_line, plan_lines, unmatched_lines
 from headway.cli.fields import flag_name, flag_of
 from headway.cli.options import ALL_GROUPS, EPILOG, make_command, model_argument, setting_options, split_settings
 from headway.cli.resolve import misspelt_variables, resolve_settings
@@ -19,6 +19,7 @@ from headway.cli.settings import Configs, Settings
 from headway.cli.terminal import note, report_error, say
 from headway.config import ServerConfig
 from headway.errors import HeadwayError, InvalidConfig
+from headway.observe.load_phases import describe_load
 
 if TYPE_CHECKING:
     from headway.server.run import HttpServer
@@ -163,7 +164,7 @@ class Told:
         others = [other.id for other in cards if other.kind != "model" and other.model == card.model]
         aliases = f", also as {', '.join(others)}" if others else ""
         say(f"{card.id} ({card.root}) is ready{context}{aliases}", style="green")
-        say(phase_line(card.phases))
+        say(describe_load(card.phases))
         for line in plan_lines(card.info):
             say(line)
         for line in unmatched_lines(card.info):

@@ -19,8 +19,8 @@ from headway.config import ModelConfig
 from headway.core.catalog import CatalogEntry
 from headway.errors import CapacityError, HeadwayError, InternalError, InvalidRequest
 from headway.service.catalog_options import to_config
-from headway.service.residents import ServedModel
 from headway.service.roster import Roster
+from headway.service.served_model import ServedModel
 from headway.service.watched_source import Found, find_versions
 
 logger = logging.getLogger(__name__)

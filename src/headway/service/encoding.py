@@ -3,8 +3,10 @@
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.errors import UnsupportedFeature
 from headway.service.frameworks import run_of
+from headway.service.lease import Lease
 from headway.service.remote.base import RemoteTextClient
-from headway.service.residents import Lease, Residents, ServedModel
+from headway.service.residents import Residents
+from headway.service.served_model import ServedModel
 from headway.worker.embed_prompt import EncoderInputs, prepare_texts
 from headway.worker.prompt import ModelText
 

@@ -18,8 +18,9 @@ from headway.service.loader import Loader, ProcessLoader
 from headway.service.names import Name, model_id
 from headway.service.protocol import GenerateStream, ModelCard, ModelState
 from headway.service.remote.base import RemoteTextClient
-from headway.service.residents import Residents, ServedModel
+from headway.service.residents import Residents
 from headway.service.roster import Roster
+from headway.service.served_model import ServedModel
 from headway.worker.client import WorkerClient
 from headway.worker.prompt import prepare_request, tokenize_prompt
 from headway.worker.trace import make_trace

@@ -12,7 +12,7 @@ from typing import Literal
 
 from headway.config import ModelConfig, Preset
 from headway.errors import InvalidConfig, ModelNotFound
-from headway.service.residents import ServedModel
+from headway.service.served_model import ServedModel
 
 NameKind = Literal["model", "version", "alias", "preset"]
 _MAX_LISTED = 20

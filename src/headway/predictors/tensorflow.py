@@ -43,6 +43,8 @@ class TensorflowOptions(msgspec.Struct, frozen=True, kw_only=True):
     type: str = "tensor"
     """The model's: image-classification, text-classification, tensor, ..."""
     signature: str = "serving_default"
+    device: str = "auto"
+    """auto: a GPU where TensorFlow sees one; cpu; cuda:N."""
     threads: int | None = None
     """null: the cores that the process may use."""
     shapes: dict[str, list[int]] = {}
@@ -67,7 +69,7 @@ class TensorflowPredictor(InferPredictor):
     def load(self, source: str, options: dict[str, Any], report: Report) -> Signature:
         """Loads the SavedModel and runs it once. Raises PredictorError."""
         wanted, folder = read_options(options, TensorflowOptions), Path(source)
-        self._tensorflow = _start(num_threads(wanted.threads))
+        self._tensorflow = _start(num_threads(wanted.threads), wanted.device)
         report(Loading(phase="read"))
         check_operations(folder)
         self._model, self._function = _load_signature(self._tensorflow, folder, wanted.signature)
@@ -144,17 +146,23 @@ def _nodes(saved: Any) -> Iterator[Any]:
             yield from function.node_def
 
 
-def _start(threads: int) -> Any:
-    """TensorFlow, with its threads set: one operation at a time on all of them."""
+def _start(threads: int, device: str) -> Any:
+    """TensorFlow, with its device and its threads set: one operation at a time on all of them.
+
+    Raises PredictorError for a device that is not there.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow
 
-    try:
-        tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
-        tensorflow.config.threading.set_inter_op_parallelism_threads(1)
-    except RuntimeError:
-        # It has computed something: another model of this process has set them.
-        return tensorflow
+    config = tensorflow.config
+    if device != "auto":
+        gpus = config.list_physical_devices("GPU")
+        seen = {"cpu": [], **{f"cuda:{number}": [gpu] for number, gpu in enumerate(gpus)}}
+        if device not in seen:
+            raise invalid_config(f"device is {device[:100]!r}; it must be auto or one of {', '.join(seen)}", "device")
+        config.set_visible_devices(seen[device], "GPU")
+    config.threading.set_intra_op_parallelism_threads(threads)
+    config.threading.set_inter_op_parallelism_threads(1)
     return tensorflow
 
 

@@ -124,6 +124,15 @@ def test_other_frameworks_need_their_files_and_a_third_and_an_interpreter(
     assert (need.amounts, need.is_guess) == (amounts, is_guess)
 
 
+def test_vllm_needs_its_own_libraries_and_the_cache_that_it_is_told_to_have(tmp_path: Path) -> None:
+    for options, num_bytes in (
+        ({"mode": "launch", "kv_cache_gib": 2}, 2 * (700 << 20) + (2 << 30)),
+        ({"mode": "embedded"}, (700 << 20) + (1 << 30)),
+    ):
+        model = ModelConfig(source="x", framework="vllm", options=options)
+        assert estimate_model(model, tmp_path, None, {CPU: 64 << 30}).need.amounts == {CPU: num_bytes}
+
+
 def test_what_another_server_computes_takes_nothing_and_no_place() -> None:
     model = ModelConfig(source="http://there", framework="openai")
     need = estimate_model(model, Path(), None, {CPU: MIB}).need

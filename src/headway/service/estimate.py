@@ -16,11 +16,13 @@ from headway.config import EngineConfig, ModelConfig
 from headway.errors import HeadwayError, OutOfMemory
 from headway.executor.device import has_driver
 from headway.service.events import CPU, Amounts, Need
-from headway.service.frameworks import is_elsewhere
+from headway.service.frameworks import is_elsewhere, vllm_mode
 
 EngineTask = Literal["generate", "encode"]
 INTERPRETER_BYTES = 60 << 20
 """What a worker takes before it loads anything."""
+VLLM_BYTES = 700 << 20
+"""What a process of vLLM's takes beside its model, measured."""
 CUDA_HOST_BYTES = 1536 << 20
 """Main memory of a process that computes on a GPU."""
 FILES_FACTOR = 1.3
@@ -69,9 +71,19 @@ def _estimate_files(model: ModelConfig, path: Path) -> Need:
     told = model.residency.expected_bytes
     num_bytes = files_bytes(path)
     device = _device_of(model)
-    least = told or (int(num_bytes * FILES_FACTOR) + INTERPRETER_BYTES) * model.infer.instances
+    least = told or (int(num_bytes * FILES_FACTOR) + _process_bytes(model)) * model.infer.instances
     amounts = {device: least} if device == CPU else {device: least, CPU: CUDA_HOST_BYTES * model.infer.instances}
     return Need(amounts, device, load_s=_load_s(model, num_bytes), is_guess=told is None)
+
+
+def _process_bytes(model: ModelConfig) -> int:
+    """What a process takes beside its files; of vLLM its own libraries, in two processes if it is launched, and the KV
+    cache that it is told to have."""
+    if model.framework != "vllm":
+        return INTERPRETER_BYTES
+    kv_cache_gib = model.options.get("kv_cache_gib", 1)
+    num_processes = 2 if vllm_mode(model) == "launch" else 1
+    return VLLM_BYTES * num_processes + (kv_cache_gib << 30 if isinstance(kv_cache_gib, int) else 0)
 
 
 def _device_of(model: ModelConfig) -> str:

@@ -107,13 +107,14 @@ async def test_a_load_that_fails_is_told_to_all_who_wait_and_tried_again(tmp_pat
 @pytest.mark.case("evict-active-01")
 async def test_a_model_that_is_asked_for_waits_until_the_other_ones_stream_has_ended() -> None:
     scripts = {"first": Script(reply=say("long", gates={2: "go"})), "second": Script(reply=say("2"))}
-    async with serving(scripts) as (service, client):
+    async with serving(scripts, pool=PoolConfig(max_models=1)) as (service, client):
         await service.until_ready()
         running = asyncio.ensure_future(ask(client, "first", stream=True))
         await until(lambda: service.stats()["pool"]["pool"]["leases"] == 1)
         waiting = asyncio.ensure_future(ask(client, "second"))
         await until(lambda: service.stats()["pool"]["pool"]["waiting_requests"] == 1)
-        assert [card.state for card in service.models()] == ["ready", "cold"]
+        # What it needs is looked up meanwhile; then it waits for the place.
+        await until(lambda: [card.state for card in service.models()] == ["ready", "cold"])
         service.open_gate("go", "first")
         assert (await running).text.endswith("data: [DONE]\n\n")
         assert (await waiting).json()["choices"][0]["text"] == "2"

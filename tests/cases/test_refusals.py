@@ -198,7 +198,7 @@ def test_what_is_not_there_is_refused_by_its_name(server: Server, name: str, val
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/batches", "/v1/audio/transcriptions", "/v2/models/tiny/infer", "/v1/load_lora_adapter"],
+    ["/v1/batches", "/v1/audio/transcriptions", "/v1/load_lora_adapter"],
 )
 def test_routes_that_are_not_there_are_a_404_in_our_shape(server: Server, path: str) -> None:
     response = server.post(path, {"model": "tiny", "input": "x"})

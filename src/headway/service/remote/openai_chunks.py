@@ -100,13 +100,13 @@ class ChunkReader:
         """The deltas of one event. Raises UpstreamFailed, or what an error event tells."""
         try:
             chunk = _decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if chunk.error:
+                raise stream_error(self._server, chunk.error)
+            if chunk.usage is not None:
+                self.usage = _usage(chunk.usage)
+            deltas = [self._read_choice(choice) for choice in chunk.choices or ()]
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:  # msgspec's are ValueErrors
             raise UpstreamFailed(f"{self._server} sent what is no chunk of an answer: {error}") from error
-        if chunk.error:
-            raise stream_error(self._server, chunk.error)
-        if chunk.usage is not None:
-            self.usage = _usage(chunk.usage)
-        deltas = (self._read_choice(choice) for choice in chunk.choices or ())
         return [delta for delta in deltas if delta is not None]
 
     def _read_choice(self, choice: _Choice) -> TextDelta | None:

@@ -24,14 +24,17 @@ async def connect_infer(model: ModelConfig, name: str, settings: ClientSettings)
 
 
 def find_source(model: ModelConfig, checkpoint: CheckpointConfig) -> Path:
-    """A file, folder or archive, here or at an address; what is none is a name that the predictor may know. Blocks.
+    """A file, folder or archive, here, at an address or (of transformers) on the hub; what is none is a name that the
+    predictor may know. Blocks.
 
     Raises as sources.fetch_source().
     """
     from headway.checkpoint.sources import fetch_source, is_address
 
     source = model.source
-    if is_address(source) or model.sha256 is not None or Path(source).expanduser().exists():
+    # The folders that transformers loads are those of a hub; other frameworks may know a name that is no source.
+    is_source = is_address(source) or model.framework == "transformers" or Path(source).expanduser().exists()
+    if is_source or model.sha256 is not None:
         return fetch_source(source, replace(checkpoint, revision=None), sha256=model.sha256).absolute()
     return Path(source)
 

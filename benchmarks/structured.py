@@ -3,7 +3,7 @@
     structured.py streams [--streams 64] [--tokens 96]    output tokens/s, constrained beside free, of the same lengths
     structured.py forced [--streams 1] [--records 4]      an answer of a fixed schema, forced tokens forced or sampled
     structured.py schemas [--schemas 1000] [--first 0]    random schemas: how many answers are valid, by jsonschema
-                          [--file FILE]                   ... or those of a file, one a line
+                          [--file FILE]                   ... or those of a file, one a line, of draft 7
     structured.py gaps                                    a stream beside explosive schemas: its gaps, their refusals
 
 Each takes at most two minutes; `schemas` in slices (--first).
@@ -195,6 +195,7 @@ def measure_schemas(arguments: argparse.Namespace) -> None:
     for words, count in Counter(_kind_of(error.message) for error in refusals.values()).most_common(25):
         print(f"refused {count} x: {words}")
     cut, failed, invalid = 0, 0, []
+    draft = jsonschema.Draft202012Validator if arguments.file is None else jsonschema.Draft7Validator
     for name, (schema, _) in schemas.items():
         end = run.ends.get(name)
         if end is None:
@@ -203,7 +204,7 @@ def measure_schemas(arguments: argparse.Namespace) -> None:
         failed += end.finish_reason == "error"
         if end.finish_reason == "error" and end.error is not None:
             print(f"schema {name} ended: {end.error.message[:160]}")
-        if end.finish_reason == "stop" and not _is_valid(run.text(name), schema):
+        if end.finish_reason == "stop" and not _is_valid(run.text(name), schema, draft):
             invalid.append((name, end.finish_reason, schema, run.text(name)))
     for each in invalid[:5]:
         print("invalid:", *each)
@@ -242,9 +243,9 @@ def _kind_of(message: str) -> str:
     return re.sub(r"structured_outputs[^ ]*|['\"/`].*|[0-9]+", "…", message.replace("\n", " "))[:110]
 
 
-def _is_valid(text: str, schema: Any) -> bool:
+def _is_valid(text: str, schema: Any, draft: Any) -> bool:
     try:
-        validator = jsonschema.validators.validator_for(schema)
+        validator = jsonschema.validators.validator_for(schema, draft)
         return bool(validator(schema, format_checker=validator.FORMAT_CHECKER).is_valid(json.loads(text)))
     except ValueError:
         return False

@@ -13,6 +13,7 @@ from headway_wire.predictor import PredictorError, Report
 from headway_wire.token_server import TokenPredictor
 
 _KNOWN = ("mode", "arguments", "kv_cache_gib", "environment", "threads")
+"""Of those that docs/other-servers.md has: what means something here."""
 _REASONS = {"stop": "stop", "length": "length", "abort": "abort"}
 
 

@@ -15,6 +15,7 @@ from headway.config import EngineConfig, ModelConfig, ResidencyConfig, TextConfi
 from headway.core.catalog import CatalogEntry
 from headway.engine.effects import check_effects
 from headway.errors import InvalidConfig, InvalidRequest
+from headway.service.remote.options import check_remote_options
 
 _ENGINE = frozenset(field.name for field in fields(EngineConfig)) - {"device", "memory_limit", "warm_chat_template"}
 _TEXT = frozenset(field.name for field in fields(TextConfig))
@@ -22,9 +23,15 @@ _MAY_BE_ZERO = frozenset({"seed", "step_target_s", "max_queue_delay_ms", "max_pr
 
 
 def check_options(framework: str, options: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for what the engine has not, or can not have so; other frameworks check as they load."""
+    """Raises InvalidRequest for what the engine has not, or can not have so, and for options of models on other servers
+    that there are not: a key in clear must not get into the catalog. Other frameworks check as they load."""
     if framework == "headway":
         engine_of(options, "auto")
+        return
+    try:
+        check_remote_options(framework, options)
+    except InvalidConfig as error:
+        raise InvalidRequest(error.message, param="options") from None
 
 
 def engine_of(options: Mapping[str, Any], device: str) -> tuple[EngineConfig, TextConfig]:

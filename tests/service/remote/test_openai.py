@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from headway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from headway.service.catalog_form import read_entries
 from headway.service.local import LocalService
 from headway.service.protocol import GenerateStream
 from headway.service.remote.retries import retry_delay_s
@@ -547,3 +549,10 @@ class TestTrying:
         gate.set()
         await read_into([], first)
         assert joined((await second)[0]) == "a"
+
+
+def test_a_key_in_clear_does_not_get_into_the_catalog() -> None:
+    entry = {"id": "far", "framework": "openai", "source": "https://there/v1", "options": {"api_key": "sesame"}}
+    with pytest.raises(InvalidRequest, match="api_key_env") as caught:
+        read_entries(json.dumps({"models": [entry]}).encode(), place="here")
+    assert "sesame" not in caught.value.message

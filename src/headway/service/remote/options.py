@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import httpx2
 import msgspec
 from msgspec import Meta
 
 from headway.config import ModelConfig
 from headway.errors import InvalidConfig
+from headway.service.frameworks import VllmMode
+
+if TYPE_CHECKING:
+    import httpx2
 
 Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
 Dialect = Literal["openai", "vllm"]
@@ -49,13 +52,15 @@ class OpenAIOptions(ServerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 class VllmOptions(OpenAIOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Those of any OpenAI-compatible server, and how one is launched."""
 
-    mode: Literal["url", "launch"] | None = None
+    mode: VllmMode | None = None
     """None: url where the source or options.url is an address, else launch."""
     dialect: Dialect = "vllm"
     arguments: list[str] = []
     """More of `vllm serve`: ["--max-model-len", "4096"]."""
     environment: dict[str, str] = {}
     """More of its environment."""
+    threads: Annotated[int, Meta(ge=1)] | None = None
+    """Of computing on the CPU; None: the cores that this process may use."""
     kv_cache_gib: Annotated[int, Meta(ge=1)] = 1
     """Of vLLM's build for the CPU: its KV cache."""
     start_timeout_s: Seconds = 1800.0
@@ -83,21 +88,33 @@ class TritonOptions(ServerOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
 O = TypeVar("O", bound=ServerOptions)  # noqa: E741
 
+KINDS: Mapping[str, type[ServerOptions]] = {"openai": OpenAIOptions, "vllm": VllmOptions, "triton": TritonOptions}
+"""By the framework."""
+
+
+def check_remote_options(framework: str, options: Mapping[str, Any]) -> None:
+    """Raises InvalidConfig that names the field; of other frameworks nothing is known here."""
+    if framework in KINDS:
+        _convert(options, KINDS[framework], f"options of framework {framework}")
+
 
 def read_options(model: ModelConfig, name: str, kind: type[O]) -> O:
     """The options as `kind` has them. Raises InvalidConfig that names the field."""
+    return _convert(model.options, kind, f"options of model {name}")
+
+
+def _convert(options: Mapping[str, Any], kind: type[O], what: str) -> O:
     try:
-        options = msgspec.convert(dict(model.options), kind)
+        return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
         fields = ", ".join(kind.__struct_fields__)
-        raise InvalidConfig(
-            f"options of model {name} can not be used: {error}; there are {fields}", param="options"
-        ) from error
-    return options
+        raise InvalidConfig(f"{what} can not be used: {error}; there are {fields}", param="options") from error
 
 
-def server_url(given: str | None, source: str, name: str) -> httpx2.URL:
+def server_url(given: str | None, source: str, name: str) -> "httpx2.URL":
     """The server's address, without a slash at its end. Raises InvalidConfig."""
+    import httpx2  # who only checks options need not wait for it
+
     text = given or source
     try:
         url = httpx2.URL(text.rstrip("/"))
@@ -126,8 +143,3 @@ def read_api_key(variable: str | None, name: str, environment: Mapping[str, str]
             param="options.api_key_env",
         )
     return key
-
-
-def plain(options: ServerOptions) -> dict[str, Any]:
-    """The options as plain data, for people; there is no secret in them."""
-    return dict(msgspec.to_builtins(options))

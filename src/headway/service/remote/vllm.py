@@ -163,6 +163,6 @@ def launch_environment(options: VllmOptions, key: str) -> Mapping[str, str]:
         "DO_NOT_TRACK": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(num_cores),
+        "OMP_NUM_THREADS": str(options.threads or num_cores),
         **options.environment,
     }

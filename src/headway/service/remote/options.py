@@ -83,7 +83,7 @@ class TritonOptions(ServerOptions, frozen=True, kw_only=True, forbid_unknown_fie
     """It is loaded and unloaded by the server's repository API (--model-control-mode=explicit); False: only asked."""
     load_timeout_s: Seconds = 300.0
     infer_timeout_s: Seconds = 60.0
-    """Of a request that names no time-out."""
+    """Of any request; one may name a shorter time-out."""
 
 
 O = TypeVar("O", bound=ServerOptions)  # noqa: E741

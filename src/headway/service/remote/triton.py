@@ -18,7 +18,7 @@ import msgspec
 import headway_wire as wire
 from headway.config import ModelConfig
 from headway.core.infer import Inferred, InferRequest
-from headway.errors import DeadlineExceeded, HeadwayError, InvalidRequest, ShuttingDown, UpstreamFailed, UpstreamTimeout
+from headway.errors import DeadlineExceeded, HeadwayError, InvalidRequest, ShuttingDown, UpstreamFailed
 from headway.service.remote.options import TritonOptions, read_api_key, read_options, server_url
 from headway.service.remote.places import Places
 from headway.service.remote.triton_config import read_config
@@ -169,21 +169,28 @@ class TritonClient:
             raise ShuttingDown("the server shut down before the answer was there: try another one, or later") from None
 
     async def _ask(self, request: InferRequest, deadline: float | None) -> Inferred:
-        leave = await self._places.enter()
-        limit_s, name = self._options.infer_timeout_s, "infer_timeout_s"
-        left_s = limit_s if deadline is None else deadline - self._settings.clock.now()
+        """The request's own time-out is no fault of the server's: its breaker hears nothing of it."""
+        left_s = None if deadline is None else max(0.0, deadline - self._settings.clock.now())
+        headers, body = pack_request(request)
         try:
-            headers, body = pack_request(request)
-            answer_headers, answer = await self._upstream.call(
-                "POST", f"{self._path}/infer", body=body, headers=headers, timeout_s=max(left_s, 0.0), timeout_name=name
-            )
-        except UpstreamTimeout:
-            if deadline is None:
-                raise
-            raise DeadlineExceeded(f"model {self.name} did not answer within the request's time-out") from None
-        finally:
-            leave()
-        tensors = unpack_answer(self._upstream.title, answer_headers, answer)
+            async with asyncio.timeout(left_s):
+                leave = await self._places.enter()
+                try:
+                    told, answer = await self._upstream.call(
+                        "POST",
+                        f"{self._path}/infer",
+                        body=body,
+                        headers=headers,
+                        timeout_s=self._options.infer_timeout_s,
+                        timeout_name="infer_timeout_s",
+                    )
+                finally:
+                    leave()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{self._upstream.title} did not answer before the request's time-out was over: give it more"
+            ) from None
+        tensors = unpack_answer(self._upstream.title, told, answer)
         return Inferred(model=self.name, version=self._options.version, tensors=tensors)
 
     async def _command(self, act: str) -> None:

@@ -1,5 +1,7 @@
 """How profane texts are, by scikit-learn: pip install alt-profanity-check."""
 
+from itertools import islice
+
 
 class Profanity:
     labels = ("clean", "profane")
@@ -9,5 +11,7 @@ class Profanity:
 
         self.predict_prob = predict_prob
 
-    def predict_batch(self, texts):
-        return [[[1 - p, p]] for p in self.predict_prob(texts)]
+    def predict_batch(self, requests):
+        requests = [[each] if isinstance(each, str) else each for each in requests]
+        scores = iter(self.predict_prob([text for texts in requests for text in texts]))
+        return [[[1 - p, p] for p in islice(scores, len(texts))] for texts in requests]

@@ -103,3 +103,6 @@ def test_a_scikit_learn_model_is_ten_lines_of_python() -> None:
     for answer, expected in zip(answers, profanity_check.predict_prob(texts), strict=True):
         np.testing.assert_allclose(answer.value, [[1 - expected, expected]], rtol=1e-12)
     assert answers[0].value[0][1] < 0.2 < 0.8 < answers[1].value[0][1]
+    both, one = predictor.infer([wire.Infer(request_id="2", value=texts), wire.Infer(request_id="1", value=texts[1])])
+    assert both.value == [*answers[0].value, *answers[1].value]
+    assert one.value == answers[1].value

@@ -1,17 +1,24 @@
 """The catalog over HTTP: what a client adds is served at once; who may change it; the presets of every text route."""
 
 import json
+import re
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 import yaml
 
-from headway.config import ModelConfig, Preset, ServerConfig
+from headway.config import CheckpointConfig, ModelConfig, PoolConfig, Preset, ServerConfig
 from headway.core.catalog import CatalogEntry
-from headway.server.app import make_app
+from headway.server.app import lifespan_of, make_app
+from headway.service.catalog import Catalog
+from headway.service.catalog_store import MemoryStore
+from headway.service.local import LocalService
+from headway.testing.tiny_model import write_tiny_model
 from service.catalog_rig import catalog_rig
 
 GPT2 = {"id": "gpt2", "name": "GPT-2", "type": "text", "framework": "headway", "version": "1.0", "description": "d"}
@@ -76,6 +83,44 @@ async def test_loading_unloading_and_rolling_back() -> None:
         assert rig.num_starts() == 2
         response = await client.post("/admin/models/org/m/rollback")
         assert (response.status_code, response.json()["error"]["param"]) == (400, "id")
+
+
+@pytest.mark.case("gguf-arch-01")
+async def test_files_that_are_no_model_are_a_400_at_the_load_and_harm_no_other(tmp_path: Path) -> None:
+    """Real files and processes: what is wrong is named, nothing is left in memory, the good one is served on."""
+    good = write_tiny_model(tmp_path / "good")
+    magic, version = b"GGUF", struct.pack("<I", 3)
+    key, name = b"general.architecture", b"nosuch"
+    field = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(name)) + name
+    tensor = struct.pack("<Q", 1) + b"t" + struct.pack("<IQIQ", 1, 32, 99, 0)
+    files = {
+        "nosuch": (magic + version + struct.pack("<QQ", 0, 1) + field, "nosuch"),
+        "cut": (magic + version + struct.pack("<QQ", 10, 20) + field[:17], "cut.gguf"),
+        "bad-magic": (b"FUGG" + version + bytes(100), "bad-magic.gguf"),
+        "unknown-type": (magic + version + struct.pack("<QQ", 1, 1) + field + tensor + bytes(200), "99|nosuch"),
+    }
+    for id_, (content, _) in files.items():
+        (tmp_path / f"{id_}.gguf").write_bytes(content)
+    service = LocalService([], PoolConfig(), ServerConfig(), CheckpointConfig(cache_dir=tmp_path), keeps_first=False)
+    catalog = Catalog(MemoryStore(), service)
+    app = make_app(service, ServerConfig(), catalog)
+    async with (
+        lifespan_of(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1", timeout=60) as client,
+    ):
+        await client.post("/admin/models", json={"id": "good", "source": str(good)})
+        assert (await client.post("/admin/models/good/load")).json()["state"] == "ready"
+        for id_, (_, words) in files.items():
+            await client.post("/admin/models", json={"id": id_, "source": str(tmp_path / f"{id_}.gguf")})
+            response = await client.post(f"/admin/models/{id_}/load")
+            assert response.status_code == 400, response.text
+            assert re.search(words, message_of(response)), message_of(response)
+        assert "llama" in message_of(await client.post("/admin/models/nosuch/load"))
+        models = {model["id"]: model for model in (await client.get("/v1/models")).json()["data"]}
+        assert models["good"]["state"] == "ready"
+        assert all(re.search(words, models[id_]["error"]) for id_, (_, words) in files.items())
+        assert service.worker_pids().keys() == {"good"}
+        assert (await say(client, "good", max_tokens=2))["usage"]["completion_tokens"] == 2
 
 
 async def test_a_file_of_entries_goes_in_as_it_is_and_comes_out_in_both_forms() -> None:

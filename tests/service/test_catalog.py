@@ -121,6 +121,8 @@ class TestChanges:
             assert (card.state, card.error and card.error.message) == ("failed", "broken can not be read")
             assert card.retry_at_s is not None
             assert await rig.ask("m") == "first"
+            await rig.catalog.add(entry("another"))
+            assert rig.service.card("bad").error is not None
 
 
 class TestVersions:

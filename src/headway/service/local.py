@@ -139,6 +139,8 @@ class LocalService:
     async def load(self, model: str) -> ModelCard:
         """See the protocol."""
         served = self._find(model)
+        if self._residents.residency(served).status == "failed":
+            self._residents.change(served, served.config)  # who asks for just this need not wait for the next try
         await self._residents.load(served)
         return self.card(model)
 

@@ -73,7 +73,9 @@ class Roster:
         before = [(model, model.config) for model in self.models]
         kept = [model for model in self.models if model not in remove]
         for model in kept:
-            model.config = change.get(id(model), model.config)
+            config = change.get(id(model), model.config)
+            if config != model.config:  # what stays as it is is not told: its failures are not forgiven
+                model.config = config
         try:
             self._set([*kept, *add])
         except Exception:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.checkpoint.sources import is_address
 from headway.errors import InvalidRequest
 
 _VERSION = re.compile(r"v?\d{1,18}(\.\d{1,18}){0,5}")
@@ -31,7 +30,7 @@ class Found:
 
 def check_watchable(source: str) -> None:
     """Raises InvalidRequest for what can not be looked at every few seconds."""
-    if is_address(source) or not Path(source).expanduser().is_absolute():
+    if "://" in source or not Path(source).expanduser().is_absolute():
         raise InvalidRequest(
             f"watch is for a file or folder by its absolute path, and source is {source[:200]!r}: give one, or leave "
             "watch out",

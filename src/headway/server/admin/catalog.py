@@ -17,7 +17,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from headway.errors import HostNotAllowed, InvalidRequest, Unauthorized, UnsupportedFeature
+from headway.errors import HostNotAllowed, InvalidRequest, ModelError, Unauthorized, UnsupportedFeature
 from headway.server.admin.cards import describe
 from headway.server.body import parse_json
 from headway.server.disconnect import run_watched
@@ -65,7 +65,12 @@ async def load(request: Request, name: str) -> Response:
     """Loads the model, and answers once it is ready."""
     _check_origin(request)
     service = state_of(request).service
-    return json_response(describe(await run_watched(request.receive, service.load(name), request.scope)))
+    try:
+        card = await run_watched(request.receive, service.load(name), request.scope)
+    except ModelError as error:
+        # Whoever loads a model named it: its files are his to mend, and his request's fault.
+        raise InvalidRequest(f"{name} can not be loaded: {error.message}", param="source") from error
+    return json_response(describe(card))
 
 
 @router.post("/admin/models/{name:path}/unload")

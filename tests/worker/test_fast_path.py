@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.worker.conftest import WORDS, ClientBench, text_event
+from tests.worker.conftest import WORDS, ClientBench, join, read_all, text_event
 
 import headway_wire as wire
 from headway._native import HistogramCounts, Outlet, StreamedBody, TextEvents, TokenTimes, WriteQueue
@@ -228,6 +228,19 @@ async def test_after_the_end_nothing_is_written(bench: ClientBench, act: Callabl
     assert bench.client.stats()["client_overshoot_tokens_total"] == 4
     tell(bench, text_event("", finish_reason="abort"))
     assert bench.client.num_open == 0
+
+
+async def test_who_was_cancelled_is_given_nothing_more_and_who_comes_next_all(bench: ClientBench) -> None:
+    reader = await read(bench)
+    for text in ("a", "b\xe9"):
+        tell(bench, text_event(text))
+    assert reader.num_taken == 1
+    await stop(reader)
+    tell(bench, text_event("c"))
+    tell(bench, text_event("d", finish_reason="length"))
+    assert join(await read_all(reader.stream)) == "cd"
+    reader.queue.flush()
+    assert reader.transport.written == chunk("a") + chunk("b\xe9")
 
 
 async def test_streams_with_the_same_id_are_two(bench: ClientBench) -> None:

@@ -7,21 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import TemplateProcessing
 
 from headway.predictors.transformers import TransformersPredictor
 from headway_wire import Infer, Outputs, PredictorError, Signature
 from headway_wire.tensors import from_array, to_array
+from small_transformers import write_classifier
 
-ALL_WORDS = "the cat sat on a mat in paris with anna smith this example is about up down sport politics . ##s ##ing"
-WORDS = ALL_WORDS.split()
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 TEXTS = [
     "the cat sat on a mat",
     "anna smith in paris",
@@ -30,48 +22,13 @@ TEXTS = [
 ]
 
 
-def write_tokenizer(folder: Path) -> None:
-    tokenizer = Tokenizer(WordPiece({token: place for place, token in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    tokenizer.normalizer = Lowercase()
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_max_length=24,
-    ).save_pretrained(folder)
-
-
-def write_model(folder: Path, kind: str, labels: list[str], **changed: Any) -> None:
-    torch.manual_seed(5)
-    config = transformers.BertConfig(
-        vocab_size=len(SPECIAL + WORDS),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-        initializer_range=0.5,
-        id2label=dict(enumerate(labels)),
-        label2id={label: place for place, label in enumerate(labels)},
-        **changed,
-    )
-    getattr(transformers, kind)(config).eval().save_pretrained(folder)
-    write_tokenizer(folder)
-
-
 Loaded = Callable[..., tuple[TransformersPredictor, Signature]]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Loaded:
     def run(kind: str, labels: list[str], config: dict[str, Any] | None = None, **options: Any) -> Any:
-        write_model(tmp_path, kind, labels, **(config or {}))
+        write_classifier(tmp_path, kind, labels, **(config or {}))
         predictor = TransformersPredictor()
         return predictor, predictor.load(str(tmp_path), {"threads": 1, **options}, lambda loading: None)
 
@@ -231,7 +188,7 @@ def test_what_can_not_be_asked_is_told(load: Loaded, asked: dict[str, Any], word
 
 
 def test_a_model_of_another_task_is_refused_and_not_given_a_random_head(load: Loaded, tmp_path: Path) -> None:
-    write_model(tmp_path, "BertModel", ["no", "yes"])
+    write_classifier(tmp_path, "BertModel", ["no", "yes"])
     with pytest.raises(PredictorError, match=r"no weights for classifier.bias, classifier.weight") as caught:
         TransformersPredictor().load(str(tmp_path), {"threads": 1}, lambda loading: None)
     assert caught.value.error.kind == "TensorMismatch"

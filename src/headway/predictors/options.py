@@ -9,6 +9,8 @@ import msgspec
 
 from headway_wire import PredictorError
 
+CORES_VARIABLE = "HEADWAY_CORES"
+"""Of the environment: cores that the server may use, by the quotas of its control groups too."""
 Options = TypeVar("Options", bound=msgspec.Struct)
 
 
@@ -42,10 +44,13 @@ def unsupported_model(message: str) -> PredictorError:
 
 
 def num_threads(wanted: int | None) -> int:
-    """`wanted`, or the cores that this process may use. Raises PredictorError for less than 1."""
+    """`wanted`, or the cores that this process may use: its affinity, or what the server found it may use if that is
+    less. Raises PredictorError for less than 1."""
     if wanted is not None and wanted < 1:
         raise invalid_config(f"threads is {wanted}; it must be 1 or more", param="threads")
-    return wanted or len(os.sched_getaffinity(0))
+    told = os.environ.get(CORES_VARIABLE, "")
+    cores = len(os.sched_getaffinity(0))
+    return wanted or (min(cores, int(told)) if told.isdecimal() and int(told) else cores)
 
 
 def file_inside(folder: Path, name: str, param: str) -> Path:

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import headway_wire
+from headway.observe.machine import usable_cores
+from headway.predictors.options import CORES_VARIABLE
 from headway.worker.channel import Receiver
 from headway.worker.process import WorkerProcess, join_process
 from headway.worker.spawn import spawn_command
@@ -17,10 +19,11 @@ async def start_infer_process(name: str, receiver: Receiver, python: str | None 
 
     `python`: another interpreter, in which of all this only headway_wire becomes importable; None: this one.
     """
+    cores = {CORES_VARIABLE: str(usable_cores())}
     if python is None:
         # -P: no folder that the server happens to be started in takes the place of a package.
-        spawned = spawn_command([sys.executable, "-P", "-m", "headway_wire.serve"])
+        spawned = spawn_command([sys.executable, "-P", "-m", "headway_wire.serve"], variables=cores)
     else:
         foreign = Path(headway_wire.__file__).with_name("foreign.py")
-        spawned = spawn_command([python, "-u", str(foreign)], without=_OURS)
+        spawned = spawn_command([python, "-u", str(foreign)], without=_OURS, variables=cores)
     return await join_process(name, receiver, spawned)

@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.observe.processes import start_child
@@ -61,11 +61,14 @@ def spawn(python: str, *modules: str) -> Spawned:
     return spawn_command([python, "-m", "headway.worker.serve", *(f"--import={module}" for module in modules)])
 
 
-def spawn_command(command: Sequence[str], *, without: Sequence[str] = ()) -> Spawned:
+def spawn_command(
+    command: Sequence[str], *, without: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> Spawned:
     """Starts a process that serves a socket (`--fd N` is appended); its output comes to us. Raises OSError.
 
-    `without`: environment variables that it does not inherit.
+    `without`: environment variables that it does not inherit; `variables`: those that it has beside the others.
     """
-    env = {name: value for name, value in os.environ.items() if name not in without} | {"PYTHONUNBUFFERED": "1"}
+    inherited = {name: value for name, value in os.environ.items() if name not in without}
+    env = inherited | {"PYTHONUNBUFFERED": "1", **(variables or {})}
     child, connection = start_child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
     return Spawned(child, connection)

@@ -15,7 +15,6 @@ LINES = [line for path in sorted((TESTS / "cases").glob("*.jsonl")) for line in 
 CASES = {case["id"]: case for case in map(json.loads, LINES)}
 
 AREAS_THAT_WAIT = {
-    "oip-v2": "there is no Open Inference Protocol yet",
     "lora/cluster": "there are no adapters, and no router of several servers, yet",
     "metering": "there is no ledger of requests yet",
     **dict.fromkeys(

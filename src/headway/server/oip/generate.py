@@ -17,7 +17,7 @@ from headway.core.request import GenerateRequest
 from headway.errors import InvalidRequest, UnsupportedFeature
 from headway.server.answer import Shapes, answer
 from headway.server.body import read_body
-from headway.server.events import event
+from headway.server.events import EventTemplate, event
 from headway.server.generation import Choice, Generation
 from headway.server.oip.errors import told_error
 from headway.server.oip.schema import GenerateBody
@@ -72,6 +72,7 @@ class GeneratedTexts:
     def __init__(self, target: Target, id_: str | UnsetType) -> None:
         self._target = target
         self._id = id_
+        self._template = EventTemplate(lambda text: event(self._told(text, None)))
 
     def whole(self, _: Generation, choices: Sequence[Choice]) -> GeneratedOut:
         """The one text."""
@@ -90,6 +91,10 @@ class GeneratedTexts:
         if not delta.text and delta.finish_reason is None:
             return b""
         return event(self._told(delta.text, delta.finish_reason))
+
+    def template(self, index: int) -> EventTemplate:
+        """An event of text alone."""
+        return self._template
 
     def end(self) -> bytes:
         """Nothing: the connection's end of the body is the stream's."""

@@ -60,7 +60,7 @@ async def infer(state: ServerState, asked: Asked, arrived_s: float) -> Answered:
     """Tensors to any model and back, to language models and encoders too. Raises HeadwayError."""
     with state.inferences.measure(asked.target.statistics_key):
         made = await _ask(state, asked, arrived_s)
-        return Answered(made, choose_outputs(made, asked))
+        return Answered(made, choose_outputs(made, asked, await _labels(state, asked, made)))
 
 
 async def _ask(state: ServerState, asked: Asked, arrived_s: float) -> Inferred:
@@ -72,7 +72,14 @@ async def _ask(state: ServerState, asked: Asked, arrived_s: float) -> Inferred:
     return await generate_text(state, asked.request(), arrived_s)
 
 
-def choose_outputs(made: Inferred, asked: Asked) -> Sequence[tuple[wire.Tensor, bool]]:
+async def _labels(state: ServerState, asked: Asked, made: Inferred) -> Sequence[str] | None:
+    """Of a classifier, where they are wanted: the answer's, else the model's."""
+    if made.labels is not None or not any(output.num_classes for output in asked.wanted):
+        return made.labels
+    return (await signature_of(state, asked.target)).labels
+
+
+def choose_outputs(made: Inferred, asked: Asked, labels: Sequence[str] | None) -> Sequence[tuple[wire.Tensor, bool]]:
     """Those that were wanted, in that order, each in its form. Raises InvalidRequest."""
     is_binary = asked.parameters.is_binary
     if not asked.wanted:
@@ -87,7 +94,7 @@ def choose_outputs(made: Inferred, asked: Asked) -> Sequence[tuple[wire.Tensor, 
                 f"model {asked.target.name} gave no output {output.name[:100]!r}; it gave: {given}", param="outputs"
             )
         if output.num_classes:
-            tensor = classify(tensor, output.num_classes, made.labels)
+            tensor = classify(tensor, output.num_classes, labels)
         chosen.append((tensor, is_binary if output.is_binary is None else output.is_binary))
     return chosen
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import headway_wire as wire
+from headway._native import TokenTimes
 from headway.core.output import TextDelta
 from headway.errors import HeadwayError, InvalidRequest
 from headway.observe.logs import get_logger
@@ -126,6 +127,9 @@ class _Pieces:
             is_final = delta.finish_reason is not None
             if delta.text or is_final:
                 await self._stream.put(self._asked, self._tensors(delta), is_final=is_final)
+
+    def offer_events(self, index: int, times: TokenTimes) -> None:
+        """None: a piece is a message of its own, and no event."""
 
     def _tensors(self, delta: TextDelta) -> list[wire.Tensor]:
         text, reason = text_outputs([Choice(text=delta.text, finish_reason=delta.finish_reason)])

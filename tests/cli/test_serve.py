@@ -6,10 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from headway.cli.serve import Told
@@ -116,6 +119,32 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2() -> None:
             assert (second.returncode, out) == (2, ""), err
             assert f"port {port} on 127.0.0.1 is in use" in err
             assert "Traceback" not in err
+
+
+def test_without_a_model_it_stays_up_and_serves_what_the_catalog_has_and_will_have(tmp_path: Path) -> None:
+    """The whole program: no model, then one that another command adds while it runs."""
+    environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-c", "from headway.cli import start; start()"]
+    with subprocess.Popen(
+        [*command, "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            lines = lines_until(process, "Models are loaded when they are asked for")
+            assert "serves 0 models of sqlite:///" in lines[0]
+            assert lines[1] == "Add one, now or later: headway models add demo"
+            url = lines[-1].partition("; ")[2].removesuffix(" lists them")
+            assert httpx2.get(url).json() == {"data": [], "object": "list"}
+            add = [*command, "models", "add", "demo", "--id", "m"]
+            subprocess.run(add, env=environment, check=True, capture_output=True)
+            with_deadline = time.monotonic() + 30
+            while not (data := httpx2.get(url).json()["data"]):
+                assert time.monotonic() < with_deadline
+                time.sleep(0.05)
+            assert [(model["id"], model["state"]) for model in data] == [("m", "cold")]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 class Cards:

@@ -68,6 +68,8 @@ class ScriptedUpstream:
     def __init__(self) -> None:
         self.requests: list[Received] = []
         self.url = ""
+        self.num_connections = 0
+        """Since its beginning."""
         self._answers: dict[str, list[Answer]] = {}
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
@@ -82,7 +84,7 @@ class ScriptedUpstream:
 
     async def __aenter__(self) -> "ScriptedUpstream":
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self._connections, self._take), "127.0.0.1", 0)
+        self._server = await loop.create_server(self._connect, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -95,6 +97,10 @@ class ScriptedUpstream:
             self._server.close()
         for connection in list(self._connections):
             connection.abort()
+
+    def _connect(self) -> "_Connection":
+        self.num_connections += 1
+        return _Connection(self._connections, self._take)
 
     def _take(self, request: Received) -> Answer:
         self.requests.append(request)

@@ -116,6 +116,14 @@ class TestAnswers:
             "messages": [{"role": "user", "content": "hi"}],
         }
 
+    async def test_a_connection_is_used_again(self, listed: ScriptedUpstream, serve: Serve) -> None:
+        listed.add(CHAT, WHOLE)
+        service = await serve()
+        for _ in range(4):
+            await ask(service)
+            await until_settled(service)
+        assert listed.num_connections == 1
+
     async def test_a_delta_is_there_before_the_next_one_is_made(self, listed: ScriptedUpstream, serve: Serve) -> None:
         gate = asyncio.Event()
         listed.add(CHAT, Answer([chunk("a"), gate, chunk("b", end="length"), DONE]))

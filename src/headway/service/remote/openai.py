@@ -7,7 +7,7 @@ a stream: all choices have their finish_reason, or an error.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
@@ -35,6 +35,9 @@ from headway.service.remote.stream import RemoteStream
 from headway.service.remote.upstream import Opened, Upstream, read_bounded
 from headway.worker.resident import ClientSettings
 
+_DRAIN_S = 1.0
+"""How long the body's end may come behind the last event; a connection whose answer is not read whole is not used
+again."""
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 _JSON = {"content-type": "application/json"}
 
@@ -251,7 +254,12 @@ class OpenAIClient:
                     raise UpstreamTimeout(
                         f"{self._upstream.title} sent nothing for {limit_s:g} s (options.{name}): it was given up"
                     ) from None
-                if event is None or event.data == "[DONE]":
+                if event is None:
+                    break
+                if event.data == "[DONE]":
+                    if reader.is_ended:
+                        stream.end()
+                    await _drain(events)
                     break
                 await stream.put(reader.read(event.data))
                 limit_s, name = self._options.between_tokens_timeout_s, "between_tokens_timeout_s"
@@ -261,3 +269,10 @@ class OpenAIClient:
 
     def _broken(self) -> HeadwayError:
         return UpstreamFailed(f"{self._upstream.title} ended its answer before it was whole")
+
+
+async def _drain(events: AsyncIterator[object]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in events:
+                continue

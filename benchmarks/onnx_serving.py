@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ BARS = {"litserve": 1.5, "mlserver": 1.0, "triton": 1.0}
 MAX_BATCH = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Peer:
     """A way to serve the model."""
 
@@ -75,28 +75,32 @@ def free_port() -> int:
 @contextmanager
 def running(command: list[str], port: int, ready_path: str, **options: Any) -> Iterator[int]:
     """A server that answers 200 at the path; ended when the block is left, with all that it started."""
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, **options
-    ) as process:
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **options) as process,
+    ):
         try:
-            _wait(process, port, ready_path)
+            if not _becomes_ready(process, port, ready_path):
+                log.seek(0)
+                raise SystemExit(f"{command} is not ready: {log.read()[-3000:].decode(errors='replace')}")
             yield port
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
-def _wait(process: "subprocess.Popen[bytes]", port: int, path: str) -> None:
+def _becomes_ready(process: "subprocess.Popen[bytes]", port: int, path: str) -> bool:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
                 connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
                 if connection.recv(1 << 16).startswith(b"HTTP/1.1 200"):
-                    return
+                    return True
         except OSError:
             pass
         time.sleep(0.1)
-    raise SystemExit(f"the server {process.args} is not ready (exit code {process.poll()})")
+    return False
 
 
 def start_headway(batch: int) -> Callable[[Path, Path, ExitStack], int]:
@@ -122,13 +126,13 @@ def start_litserve(batch: int) -> Callable[[Path, Path, ExitStack], int]:
     return start
 
 
-def start_mlserver(workers: int, batch: int) -> Callable[[Path, Path, ExitStack], int]:
-    """`workers`: of parallel_workers; 0: in the server's process."""
+def start_mlserver(batch: int) -> Callable[[Path, Path, ExitStack], int]:
+    """In the server's own process, without its workers. `batch`: of max_batch_size."""
 
     def start(folder: Path, scratch: Path, stack: ExitStack) -> int:
         port, models = free_port(), Path(tempfile.mkdtemp(dir=scratch))
         settings = {"http_port": port, "grpc_port": free_port(), "metrics_port": free_port(), "host": "127.0.0.1"}
-        settings |= {"parallel_workers": workers, "debug": False}
+        settings |= {"parallel_workers": 0, "debug": False}
         (models / "settings.json").write_text(json.dumps(settings))
         model: dict[str, Any] = {"name": "m", "implementation": "mlserver_onnx.OnnxModel"}
         model["parameters"] = {"uri": str(scratch / "mlp.onnx"), "extra": {"threads": usable_cores()}}
@@ -180,9 +184,8 @@ PEERS = (
     Peer("headway", f"batches of {MAX_BATCH}", start_headway(MAX_BATCH), V2, OIP),
     Peer("litserve", "batches of 1", start_litserve(1), "/predict", {"x": ROW}),
     Peer("litserve", f"batches of {MAX_BATCH}", start_litserve(MAX_BATCH), "/predict", {"x": ROW}),
-    Peer("mlserver", "in its process", start_mlserver(0, 1), V2, OIP),
-    Peer("mlserver", f"in its process, batches of {MAX_BATCH}", start_mlserver(0, MAX_BATCH), V2, OIP),
-    Peer("mlserver", "a worker", start_mlserver(1, 1), V2, OIP),
+    Peer("mlserver", "in its process", start_mlserver(1), V2, OIP),
+    Peer("mlserver", f"in its process, batches of {MAX_BATCH}", start_mlserver(MAX_BATCH), V2, OIP),
     Peer("triton", "batches of 1", start_triton(1), V2, OIP),
     Peer("triton", f"batches of {MAX_BATCH}", start_triton(MAX_BATCH), V2, OIP),
 )

@@ -1,8 +1,10 @@
 """An ONNX model in Triton's Python backend, the only one that its package has: all requests as one batch."""
 
+# The first import makes the environment's other packages importable.
+import triton_python_backend_utils as utils  # isort: skip
+
 import numpy as np
 import onnxruntime
-import triton_python_backend_utils as utils
 
 
 class TritonPythonModel:

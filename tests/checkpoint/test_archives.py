@@ -1,9 +1,11 @@
 """Archives: what is in them comes out once; those that are made to do harm leave nothing behind."""
 
+import gzip
 import io
 import stat
 import struct
 import tarfile
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -109,6 +111,21 @@ def test_links_and_devices_of_a_tar_are_refused(tmp_path: Path, kind: bytes) -> 
         archive.addfile(member)
     with pytest.raises(CorruptCheckpoint, match="link or a device"):
         open_archive(tmp_path / "a.tar", tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_would_fill_the_memory_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    header = tarfile.TarInfo("long")
+    header.type, header.size = kind, 64 * MiB
+    with gzip.open(tmp_path / "a.tar.gz", "wb") as file:
+        file.write(header.tobuf() + bytes(64 * MiB))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptCheckpoint, match="header has 67108864 bytes"):
+            open_archive(tmp_path / "a.tar.gz", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 32 * MiB
+    finally:
+        tracemalloc.stop()
 
 
 def test_links_of_a_zip_are_refused(tmp_path: Path) -> None:

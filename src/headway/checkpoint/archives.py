@@ -28,6 +28,14 @@ _FREE_BYTES = 16 * 1024**2
 _MAX_NAME_LENGTH = 1024
 _DRIVE = re.compile("[A-Za-z]:")
 _CHUNK_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 1 << 20
+_HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _ZIPS = (".zip",)
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _REFUSED = (".tar.zst", ".tzst", ".7z", ".rar", ".tar.lz4")
@@ -81,6 +89,15 @@ def _content_of(folder: Path) -> Path:
         folder = entries[0]
 
 
+class _Member(tarfile.TarInfo):
+    """One that is not read where its long name, or its other headers, would fill the memory."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS and self.size > _MAX_HEADER_BYTES:
+            raise tarfile.TarError(f"a header has {self.size} bytes, at most {_MAX_HEADER_BYTES}")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
+
+
 @dataclass
 class _Unpacking:
     """One archive on its way out."""
@@ -124,7 +141,7 @@ class _Unpacking:
                     self._write(source, path, info.filename)
 
     def _unpack_tar(self) -> None:
-        with tarfile.open(self.archive, "r:*") as archive:
+        with tarfile.open(self.archive, "r:*", tarinfo=_Member) as archive:
             for member in archive:
                 if not (member.isreg() or member.isdir()):
                     self._refuse(member.name, "is a link or a device")

@@ -20,6 +20,7 @@ from headway.service.estimate import (
     with_cache,
 )
 from headway.service.events import CPU, Need
+from headway.service.lives import bounded
 from headway.testing.tiny_model import HIDDEN_SIZE, MAX_POSITION, write_tiny_model
 
 MIB = 1 << 20
@@ -149,6 +150,19 @@ def test_links_count_as_what_they_lead_to_and_a_circle_ends(tmp_path: Path) -> N
     assert files_bytes(folder) == 700
     assert files_bytes(tmp_path / "blob") == 700
     assert files_bytes(tmp_path / "gone") == 0
+
+
+def test_a_worker_is_told_what_it_may_take_of_its_device() -> None:
+    budget = {CPU: 100, "cuda:1": 70}
+    estimate = ModelEstimate(Need({CPU: 50}, more_bytes=9), kv_bytes=20)
+    planned = bounded(ModelConfig(source="x", engine=EngineConfig(device="cpu")), estimate, 4, budget).engine
+    assert (planned.kv_cache_memory, planned.memory_limit) == (24, 100)
+    alone = bounded(ModelConfig(source="x", engine=EngineConfig(device="cuda:1")), None, 0, budget).engine
+    assert (alone.kv_cache_memory, alone.memory_limit) == (None, 70)
+    # Nobody knows how large that GPU is: all that is free there.
+    assert bounded(ModelConfig(source="x", engine=EngineConfig(device="cuda")), None, 0, budget).engine == EngineConfig(
+        device="cuda"
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from headway.config import ModelConfig
 from headway.errors import HeadwayError, InternalError
 from headway.observe.clock import Clock
 from headway.observe.load_phases import describe_load
-from headway.service.estimate import need_of_info
-from headway.service.events import CPU, Amounts, Estimate, Estimated, Start, WorkerEnded, WorkerEvent, WorkerLost
+from headway.service.estimate import ModelEstimate, engine_device, need_of_info
+from headway.service.events import Amounts, Estimate, Estimated, Start, WorkerEnded, WorkerEvent, WorkerLost
 from headway.service.events import WorkerReady as Ready
 from headway.service.loader import Loader, OpenedModel
 from headway.service.resident_stats import add_totals
@@ -115,7 +115,9 @@ class Lives:
         model.opening = asyncio.create_task(self._loader.open(model.config, path))
         client = await self._loader.connect(model.config, model.id, self._client_settings(model, start.generation))
         try:
-            message = self._loader.load_message(self._load_config(model, start), path)
+            message = self._loader.load_message(
+                bounded(model.config, model.estimate, start.more_bytes, self._settings.budget), path
+            )
             self._become_ready(model, start.generation, client, await _load(client, message, model.opening))
             return await asyncio.shield(client.ended)
         finally:
@@ -132,14 +134,6 @@ class Lives:
             on_lost=lambda: self._tell(WorkerLost(model.id, generation)),
             on_loading=functools.partial(self._enter_phase, model),
         )
-
-    def _load_config(self, model: ServedModel, start: Start) -> ModelConfig:
-        """Its config, with what it may take of the budget."""
-        estimate, engine = model.estimate, model.config.engine
-        if estimate is not None and estimate.kv_bytes is not None:
-            engine = replace(engine, kv_cache_memory=estimate.kv_bytes + start.more_bytes)
-        limit = self._settings.budget.get(CPU if estimate is None else estimate.need.device)
-        return replace(model.config, engine=replace(engine, memory_limit=limit))
 
     def _become_ready(self, model: ServedModel, generation: int, client: ResidentClient, ready: wire.Ready) -> None:
         now = self._clock.now()
@@ -160,6 +154,21 @@ class Lives:
 
     def _enter_phase(self, model: ServedModel, loading: wire.Loading) -> None:
         model.enter_phase(loading.phase, loading.fraction, self._clock.now())
+
+
+def bounded(config: ModelConfig, estimate: ModelEstimate | None, more_bytes: int, budget: Amounts) -> ModelConfig:
+    """A model's config, with what it may take of the budget.
+
+    Args:
+        config: as it is served.
+        estimate: None: nobody asked what it needs, so it plans its memory itself, within the budget.
+        more_bytes: what its cache may take beside the least (Start.more_bytes).
+        budget: of each device.
+    """
+    engine = config.engine
+    if estimate is not None and estimate.kv_bytes is not None:
+        engine = replace(engine, kv_cache_memory=estimate.kv_bytes + more_bytes)
+    return replace(config, engine=replace(engine, memory_limit=budget.get(engine_device(engine))))
 
 
 async def _load(client: ResidentClient, message: wire.Load, opening: "asyncio.Task[OpenedModel]") -> wire.Ready:

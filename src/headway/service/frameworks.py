@@ -75,6 +75,16 @@ def run_of(model: ModelConfig) -> Framework:
     return framework_of(model.framework)
 
 
+def speaks_text(framework: str, model_type: ModelType) -> bool:
+    """Whether a model is asked by Service.generate or embed; else it takes tensors and values (infer).
+
+    Raises InvalidConfig as framework_of().
+    """
+    if framework == "transformers":
+        return model_type == "text-generation"
+    return framework_of(framework).kind == "engine" or framework == "openai"
+
+
 def vllm_mode(model: ModelConfig) -> VllmMode:
     """How a model of vLLM's is run: as its options say, else by URL where there is one, else launched."""
     mode = model.options.get("mode")

@@ -11,7 +11,9 @@ from tests.server.conftest import say
 from tests.server.oip.conftest import LANGUAGE, OipService, add_sub_inputs, tensor
 
 import headway
+from headway.config import ModelType
 from headway.errors import CorruptCheckpoint, ModelNotReady
+from headway.service.frameworks import speaks_text
 
 
 async def test_the_server_tells_what_it_is(client: httpx2.AsyncClient) -> None:
@@ -211,3 +213,21 @@ async def test_tensors_that_are_no_question_are_refused(
     response = await client.post("/v2/models/m/infer", json={"inputs": inputs})
     assert response.status_code == 400
     assert words in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "model_type", "is_text"),
+    [
+        ("headway", "text-generation", True),
+        ("headway", "embedding", True),
+        ("vllm", "text-generation", True),
+        ("openai", "text-generation", True),
+        ("transformers", "text-generation", True),
+        ("transformers", "text-classification", False),
+        ("python", "python", False),
+        ("triton", "tensor", False),
+        ("ensemble", "tensor", False),
+    ],
+)
+def test_which_models_are_asked_for_text(framework: str, model_type: ModelType, is_text: bool) -> None:
+    assert speaks_text(framework, model_type) is is_text

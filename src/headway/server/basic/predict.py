@@ -42,7 +42,7 @@ from headway.server.openai.embeddings import to_floats
 from headway.server.openai.metered import run_metered
 from headway.server.openapi import takes
 from headway.server.state import state_of
-from headway.service.frameworks import framework_of
+from headway.service.frameworks import speaks_text
 from headway.service.protocol import ModelCard
 
 router = APIRouter(tags=["Plain"])
@@ -104,10 +104,8 @@ async def predict(request: Request) -> Response:
 
 
 def speaks_tensors(card: ModelCard) -> bool:
-    """Whether a model takes tensors or values (service/frameworks); else it speaks tokens."""
-    if framework_of(card.framework).kind == "infer":
-        return True
-    return card.framework == "triton"
+    """Whether a model takes tensors or values; else it speaks tokens."""
+    return not speaks_text(card.framework, card.type)
 
 
 async def _infer(request: Request, card: ModelCard, body: PredictBody, arrived_s: float) -> Response:

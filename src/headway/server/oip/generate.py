@@ -22,7 +22,7 @@ from headway.server.generation import Choice, Generation
 from headway.server.oip.errors import told_error
 from headway.server.oip.schema import GenerateBody
 from headway.server.oip.targets import Target, find_target
-from headway.server.oip.text_tensors import is_encoder, sampled_requests, speaks_text
+from headway.server.oip.text_tensors import is_encoder, is_text_model, sampled_requests
 from headway.server.state import ServerState, state_of
 
 
@@ -52,7 +52,7 @@ async def generate(request: Request, name: str, version: str, *, is_stream: bool
 async def _read_requests(
     state: ServerState, target: Target, body: GenerateBody, is_stream: bool
 ) -> list[GenerateRequest]:
-    if not speaks_text(target.card) or is_encoder(target.card):
+    if not is_text_model(target.card) or is_encoder(target.card):
         raise UnsupportedFeature(f"model {target.name} makes no text: POST .../infer asks it", param="model")
     parameters = dict(body.parameters or {})
     if parameters.pop("stream", is_stream) != is_stream:

@@ -16,8 +16,8 @@ from headway.server.oip.text_tensors import (
     embed_texts,
     generate_text,
     is_encoder,
+    is_text_model,
     new_request_id,
-    speaks_text,
     text_signature,
 )
 from headway.server.state import ServerState
@@ -65,7 +65,7 @@ async def infer(state: ServerState, asked: Asked, arrived_s: float) -> Answered:
 
 async def _ask(state: ServerState, asked: Asked, arrived_s: float) -> Inferred:
     card = asked.target.card
-    if not speaks_text(card):
+    if not is_text_model(card):
         return await infer_metered(state, asked.request(), arrived_s)
     if is_encoder(card):
         return await embed_texts(state, asked.request(), arrived_s)
@@ -101,7 +101,7 @@ def choose_outputs(made: Inferred, asked: Asked, labels: Sequence[str] | None) -
 
 async def signature_of(state: ServerState, target: Target) -> wire.Signature:
     """What a model takes and gives; loads one that takes tensors and was never loaded. Raises HeadwayError."""
-    if speaks_text(target.card):
+    if is_text_model(target.card):
         return text_signature(target.card)
     return msgspec.convert(await state.service.signature(target.key), wire.Signature)
 

@@ -22,7 +22,7 @@ from headway.server.body import check_fields, parse_json
 from headway.server.generation import Choice, Generation
 from headway.server.openai.metered import metered
 from headway.server.state import ServerState
-from headway.service.frameworks import framework_of
+from headway.service.frameworks import speaks_text
 from headway.service.protocol import ModelCard
 from headway_wire.tensors import pack_bytes, unpack_bytes
 
@@ -39,9 +39,9 @@ _ENCODER_INPUTS: Sequence[Spec] = (("text_input", "BYTES", [-1], False),)
 _ENCODER_OUTPUTS: Sequence[Spec] = (("embedding", "FP32", [-1, -1], False),)
 
 
-def speaks_text(card: ModelCard) -> bool:
+def is_text_model(card: ModelCard) -> bool:
     """Whether the service generates or embeds by it; else it takes tensors itself."""
-    return framework_of(card.framework).kind == "engine" or card.framework == "openai"
+    return speaks_text(card.framework, card.type)
 
 
 def is_encoder(card: ModelCard) -> bool:

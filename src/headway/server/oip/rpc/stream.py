@@ -21,7 +21,7 @@ from headway.server.oip.plane import Asked
 from headway.server.oip.rpc.convert import make_response, read_infer
 from headway.server.oip.rpc.messages import StreamInferResponse
 from headway.server.oip.targets import find_target
-from headway.server.oip.text_tensors import is_encoder, is_stream_wanted, speaks_text, text_outputs, text_requests
+from headway.server.oip.text_tensors import is_encoder, is_stream_wanted, is_text_model, text_outputs, text_requests
 from headway.server.state import ServerState
 
 log = get_logger("headway.server")
@@ -83,7 +83,7 @@ class InferStream:
         message.parameters.pop(EMPTY_FINAL, None)
         asked = read_infer(message, find_target(self._state, message.model_name, message.model_version))
         card = asked.target.card
-        if speaks_text(card) and not is_encoder(card) and is_stream_wanted(asked.request()):
+        if is_text_model(card) and not is_encoder(card) and is_stream_wanted(asked.request()):
             await self._stream_text(asked, arrived_s)
             return
         answered = await plane.infer(self._state, asked, arrived_s)

@@ -84,7 +84,7 @@ class Choice:
     """transformers' own, of all its tokens but the last."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
     """What a request is until its last choice has ended."""
 
@@ -240,9 +240,8 @@ class TransformersGenerator:
             return
         self._counts["aborts_total"] += 1
         if request in self._waiting:
-            # A choice of it alone is not taken back before it runs: its end is told when it would begin.
             if message.choice is not None and request.submit.sampling.n > 1:
-                return
+                return  # what ends one choice alone is in its text, and it has none yet
             self._waiting.remove(request)
             self._ended += [_ended(message, index) for index in range(request.submit.sampling.n)]
             return

@@ -1,6 +1,5 @@
 """A model of transformers and its tokenizer, from a folder, and the logits of texts or pairs of texts."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -120,7 +119,6 @@ def check_folder(folder: Path) -> None:
 
 def from_pretrained(folder: Path, auto_class: str, dtype: Any, *, needs_tokenizer: bool = True) -> tuple[Any, Any]:
     """Model and tokenizer (or None), read from the folder alone. Raises PredictorError with transformers' own words."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
 
     logs: Any = transformers.utils.logging

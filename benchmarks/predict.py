@@ -161,7 +161,7 @@ def latency(folder: Path | None, rounds: int, scratch: Path) -> bool:
     if folder is None:
         print("  MiniLM: not measured: give --dir")
         return holds
-    source = folder / "models" / "all-minilm-l6-v2"
+    source = folder.absolute() / "models" / "all-minilm-l6-v2"
     embed, path = onnx_encoder(source, scratch)
     options = {"text": {"tokenizer": str(source / "tokenizer.json")}}
     with serve(source=str(path), framework="onnx", type="embedding", options=options) as port:

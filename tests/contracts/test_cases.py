@@ -17,9 +17,6 @@ CASES = {case["id"]: case for case in map(json.loads, LINES)}
 AREAS_THAT_WAIT = {
     "lora/cluster": "there are no adapters, and no router of several servers, yet",
     "metering": "there is no ledger of requests yet",
-    **dict.fromkeys(
-        ("multi-model", "multi-model/ttl"), "`headway serve` serves one model yet, and none is let go when it is idle"
-    ),
 }
 """All of an area; where some of it is there already, its tests are marked all the same."""
 

@@ -4,15 +4,18 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
+from uuid import uuid4
 
+import psycopg
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import make_url
 
 from headway.config import InferConfig, Preset
 from headway.core.catalog import CatalogEntry
 from headway.core.catalog_book import Book
 from headway.database.catalog import DatabaseCatalog
-from headway.database.connection import open_engine
+from headway.database.connection import open_engine, shown
 from headway.errors import CatalogUnavailable, InvalidConfig, InvalidRequest
 
 FULL = CatalogEntry(
@@ -140,3 +143,35 @@ def test_a_database_that_fails_later_is_told_as_what_it_is(tmp_path: Path) -> No
         (tmp_path / f"catalog.db{suffix}").unlink(missing_ok=True)
     with pytest.raises(CatalogUnavailable, match=r"catalog\.db"):
         store.read()
+
+
+def test_no_place_tells_a_password() -> None:
+    url = make_url("postgresql://u:secret1@db.example/n?password=secret2&sslpassword=secret3&application_name=x")
+    assert "secret" not in shown(url)
+    assert "application_name=x" in shown(url)
+    assert "db.example" in shown(url)
+
+
+def test_a_server_that_goes_away_is_told_and_used_again_when_it_is_back(request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue("postgres")
+    name = f"catalog_{uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        store = DatabaseCatalog(server.replace("/postgres?", f"/{name}?"))
+
+        def cut(book: Book) -> Book:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            return book.add(CatalogEntry(id="m"))
+
+        with pytest.raises(CatalogUnavailable, match="failed"):
+            store.change(cut)
+    assert store.read()[0].entries == {}
+    assert store.change(lambda book: book.add(CatalogEntry(id="m")))[1] == 1
+
+
+def test_a_server_that_hangs_is_not_waited_for_without_end(request: pytest.FixtureRequest) -> None:
+    engine = open_engine(request.getfixturevalue("postgres") + "&options=-c%20statement_timeout%3D50")
+    with engine.connect() as connection, pytest.raises(sa.exc.OperationalError, match="statement timeout"):
+        connection.execute(sa.text("SELECT pg_sleep(60)"))
+    with open_engine(request.getfixturevalue("postgres")).connect() as connection:
+        assert connection.execute(sa.text("SHOW statement_timeout")).scalar_one() == "30s"

@@ -13,6 +13,11 @@ MAX_ID_LENGTH = 200
 MAX_VERSION_LENGTH = 100
 MAX_TEXT_LENGTH = 4000
 """Characters of a description or a source."""
+MAX_DEVICE_LENGTH = 64
+MAX_INTEGER = 2**63 - 1
+"""Databases and JSON's readers hold no larger one."""
+MAX_DEPTH = 32
+"""Objects and lists within each other, of options."""
 MAX_NAMES = 64
 """Aliases, and presets, of an entry."""
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_-])?"
@@ -68,8 +73,9 @@ class CatalogEntry:
         check_model_id(self.id, "id")
         if self.version:
             check_version(self.version)
-        for name in ("name", "description", "source", "device"):
-            _check_text(name, getattr(self, name))
+        for name in ("name", "description", "source", "interpreter"):
+            _check_text(name, getattr(self, name) or "")
+        _check_text("device", self.device, MAX_DEVICE_LENGTH)
         if self.sha256 is not None and not _SHA256.fullmatch(self.sha256):
             raise InvalidRequest(
                 f"sha256 is {self.sha256[:80]!r}; it must be 64 hexadecimal digits in lower case", param="sha256"
@@ -77,6 +83,9 @@ class CatalogEntry:
         for name in ("expected_bytes", "expected_load_s", "measured_bytes", "measured_load_s", "idle_timeout_s"):
             _check_not_negative(name, getattr(self, name))
         self._check_names()
+        _check_plain("options", self.options)
+        for preset in self.presets:
+            _check_plain("presets", [preset.sampling, preset.template_kwargs])
 
     @property
     def key(self) -> str:
@@ -121,15 +130,54 @@ def check_version(value: str) -> None:
         )
 
 
-def _check_text(name: str, value: str) -> None:
-    if len(value) > MAX_TEXT_LENGTH or any(ord(each) < 32 and each not in "\t\n" for each in value):
+def _check_text(name: str, value: str, max_length: int = MAX_TEXT_LENGTH) -> None:
+    if len(value) > max_length or not _is_told(value) or any(ord(each) < 32 and each not in "\t\n" for each in value):
         raise InvalidRequest(
-            f"{name} has {len(value)} characters; it must be at most {MAX_TEXT_LENGTH} and no control character among "
-            "them",
+            f"{name} has {len(value)} characters; it must be at most {max_length}, and no control character or lone "
+            "surrogate among them",
             param=name,
         )
 
 
 def _check_not_negative(name: str, value: float | None) -> None:
-    if value is not None and not (0 <= value < math.inf):
-        raise InvalidRequest(f"{name} is {value}; it must be a finite number, 0 or more", param=name)
+    if value is not None and not (0 <= value <= MAX_INTEGER):
+        raise InvalidRequest(f"{name} is {value:.20g}; it must be a number from 0 to {MAX_INTEGER}", param=name)
+
+
+def _check_plain(name: str, value: object, depth: int = 0) -> None:
+    """Raises InvalidRequest for what JSON does not tell, or some reader of it does not take: YAML has more."""
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(
+            f"{name} has over {MAX_DEPTH} objects and lists within each other: make it flatter", param=name
+        )
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise InvalidRequest(f"{name} has the key {str(key)[:64]!r}; it must be a text: quote it", param=name)
+            _check_plain(name, key)
+            _check_plain(name, each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_plain(name, each, depth + 1)
+    elif not _is_plain(value):
+        raise InvalidRequest(
+            f"{name} has {repr(value)[:64]}, which JSON does not tell: give texts, numbers of 64 bits, true, false, "
+            "null, lists and objects",
+            param=name,
+        )
+
+
+def _is_plain(value: object) -> bool:
+    """Of what has nothing within."""
+    if isinstance(value, str):
+        return _is_told(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return abs(value) <= MAX_INTEGER
+    return value is None
+
+
+def _is_told(text: str) -> bool:
+    """Whether UTF-8 tells it, and databases take it."""
+    return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)

@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DBAPIError
 
 import headway
 from headway.config import InferConfig, Preset
@@ -74,7 +74,7 @@ class _Translated:
         return
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, DatabaseError):
+        if isinstance(error, DBAPIError):
             raise CatalogUnavailable(
                 f"the catalog at {self._place} failed: {' '.join(str(error.orig).split())}"
             ) from error

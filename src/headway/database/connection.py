@@ -6,6 +6,7 @@ begins, so that nothing that it read has changed when it writes; who waits for a
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from sqlalchemy.pool import NullPool
 from headway.errors import InvalidConfig
 
 BUSY_TIMEOUT_S = 30.0
-_CONNECT_TIMEOUT_S = 10
+_PATIENCE: Mapping[str, Any] = {
+    "connect_timeout": 10,
+    "options": "-c statement_timeout=30s",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""libpq's: a server that hangs, or that the network has lost, fails a transaction within about 30 s."""
 _READS_ONLY = "headway_reads_only"
 _FORMS = "sqlite:////path/to/catalog.db or postgresql://USER:PASSWORD@HOST/NAME"
 
@@ -42,7 +51,8 @@ def open_engine(url: str) -> sa.Engine:
     try:
         if parsed.get_backend_name() == "sqlite":
             return _open_sqlite(parsed)
-        return sa.create_engine(parsed, poolclass=NullPool, connect_args={"connect_timeout": _CONNECT_TIMEOUT_S})
+        patience = {name: value for name, value in _PATIENCE.items() if name not in parsed.query}
+        return sa.create_engine(parsed, poolclass=NullPool, connect_args=patience)
     except ModuleNotFoundError as error:
         raise _refuse(f"PostgreSQL needs a driver: pip install 'headway[postgres]' ({error})") from error
     except OSError as error:
@@ -60,8 +70,9 @@ def reading(engine: sa.Engine) -> sa.Engine:
 
 
 def shown(url: URL) -> str:
-    """The URL for people, without its password."""
-    return url.render_as_string(hide_password=True)
+    """The URL for people, without its passwords: PostgreSQL takes some among its parameters too."""
+    hidden = {name: "***" for name in url.query if "password" in name.lower()}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def _parse(url: str) -> URL:

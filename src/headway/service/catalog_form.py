@@ -217,6 +217,8 @@ def _parse(text: bytes | str, place: str) -> object:
 
     try:
         return json.loads(text)
+    except RecursionError:
+        raise InvalidRequest(f"{place} is nested too deeply to be read: make it flatter") from None
     except ValueError:
         pass
     try:

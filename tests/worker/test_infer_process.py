@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import psutil
 import pytest
 
 import headway_wire as wire
-from headway.config import InferConfig
+from headway.config import InferConfig, ModelConfig
 from headway.core.infer import Inferred, InferRequest
 from headway.errors import HeadwayError, InferenceFailed, InvalidConfig, OutOfMemory, UnsupportedModel, WorkerDied
 from headway.observe.clock import SystemClock
+from headway.service.infer_loading import infer_load_message
 from headway.testing.scripted_model import PREDICTOR
 from headway.worker.infer_client import InferClient
 from headway.worker.infer_process import start_infer_process
@@ -72,6 +74,14 @@ async def model() -> AsyncIterator[Model]:
 
 def is_running(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Of other processes' children, of which nobody is told when they are gone."""
+    until = time.monotonic() + WAIT_S
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < until, f"still running: {left}"
+        time.sleep(0.002)
 
 
 async def open_gate(path: Path) -> None:
@@ -146,6 +156,33 @@ async def test_its_death_fails_what_is_open(model: Model, act: dict[str, Any], w
     with pytest.raises(WorkerDied, match=words):
         await model.ask(act)
     assert (await model.client.ended).message.startswith("the process of model m")
+
+
+@pytest.mark.parametrize("end", ["closed", "killed", "exits"])
+async def test_what_the_model_started_ends_with_it(model: Model, tmp_path: Path, end: str) -> None:
+    code = """
+import multiprocessing, os, subprocess, sys, time
+class Model:
+    def load(self):
+        self.forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        self.forked.start()
+        self.command = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    def predict(self, value):
+        return os._exit(1) if value == "exits" else [self.forked.pid, self.command.pid]
+"""
+    (tmp_path / "model.py").write_text(code)
+    await model.load(infer_load_message(ModelConfig(source="x", framework="python"), tmp_path))
+    started = (await model.ask("pids")).value
+    assert all(is_running(pid) for pid in started)
+    if end == "killed":
+        os.kill(model.client.pids[0], signal.SIGKILL)
+        await model.client.ended
+    elif end == "exits":
+        with pytest.raises(WorkerDied):
+            await model.ask(end)
+    else:
+        await model.client.close(0.5)
+    await asyncio.to_thread(wait_until_gone, started)
 
 
 async def test_a_load_that_fails_is_told(model: Model) -> None:
@@ -254,9 +291,6 @@ class Model:
             return [sys.prefix, names, str(error), [path for path in sys.path if "site-packages" in path]]
 """
     (tmp_path / "model.py").write_text(code)
-    from headway.config import ModelConfig
-    from headway.service.infer_loading import infer_load_message
-
     config = ModelConfig(source="x", framework="python", interpreter=other_python)
     model = Model(python=other_python)
     ready = await model.load(infer_load_message(config, tmp_path))

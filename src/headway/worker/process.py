@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -38,15 +38,18 @@ _MAX_LINE_BYTES = 4096
 class WorkerProcess(asyncio.Protocol):
     """One child and its socket (worker/channel.Channel). Made by start_process."""
 
-    def __init__(self, name: str, receiver: Receiver, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, name: str, receiver: Receiver, spawned: Spawned) -> None:
         self.name = name
         self.gone = asyncio.Event()
         """Set after the receiver's on_end; the process is reaped then, or is about to be."""
         self._receiver = receiver
-        self._process = process
+        self._process = spawned.process
+        self._leads_group = spawned.leads_group
         self._loop = asyncio.get_running_loop()
         self._frames = wire.FrameReader()
         self._transport: asyncio.WriteTransport | None = None
+        self._unsent: list[bytes] = []
+        """Frames of this turn of the event loop."""
         self._output = OutputLog(name, self._end_if_gone)
         self._kill_reason: str | None = None
         self._exit_code: int | None = None
@@ -64,9 +67,15 @@ class WorkerProcess(asyncio.Protocol):
         return self._output
 
     def send(self, message: wire.Down) -> None:
-        """Puts a message on its way; after the end it is dropped."""
+        """Puts a message on its way; after the end it is dropped.
+
+        All messages of one turn of the event loop go out at its end in one write: each would wake the child, which has
+        a core to itself seldom, and would take its first request alone where it could take a batch.
+        """
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(wire.pack_frame(wire.encode(message)))
+            self._unsent.append(wire.pack_frame(wire.encode(message)))
+            if len(self._unsent) == 1:
+                self._loop.call_soon(self._write_unsent)
 
     def kill(self, how: str) -> None:
         """SIGKILL; the end will say `how`."""
@@ -112,10 +121,20 @@ class WorkerProcess(asyncio.Protocol):
     # within
 
     def _wait(self) -> None:
+        if self._leads_group:
+            self._end_group()
         code = self._process.wait()
         # The loop may be closed already: then there is nobody to tell.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._on_exit, code)
+
+    def _end_group(self) -> None:
+        """Waits for the child's end, and ends what it started: a model's own processes would keep their memory."""
+        # Before it is reaped, so that its number is nobody else's yet.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _on_exit(self, code: int) -> None:
         self._exit_code = code
@@ -148,8 +167,14 @@ class WorkerProcess(asyncio.Protocol):
         if words:
             self._receiver.on_messages([wire.Failed(error=CorruptCheckpoint(words).to_wire())])
 
+    def _write_unsent(self) -> None:
+        frames, self._unsent = self._unsent, []
+        if frames and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(frames))
+
     def _send_end_of_file(self) -> None:
         # What is written so far goes first; the child ends itself when it sees the end (worker/serve).
+        self._write_unsent()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -215,7 +240,7 @@ async def start_process(name: str, receiver: Receiver, *, python: str | None = N
 async def join_process(name: str, receiver: Receiver, spawned: Spawned) -> WorkerProcess:
     """Joins a child that was just started to `receiver`. Raises OSError; then it is ended."""
     loop = asyncio.get_running_loop()
-    worker = WorkerProcess(name, receiver, spawned.process)
+    worker = WorkerProcess(name, receiver, spawned)
     spawned.connection.setblocking(False)
     try:
         await loop.connect_read_pipe(lambda: worker.output, spawned.process.stdout)

@@ -21,6 +21,8 @@ class Spawned:
 
     process: "subprocess.Popen[bytes]"
     connection: socket.socket
+    leads_group: bool = False
+    """It has a process group of its own, so that what it starts can be ended with it."""
 
     def kill(self) -> None:
         """Ends what was never used."""
@@ -62,13 +64,26 @@ def spawn(python: str, *modules: str) -> Spawned:
 
 
 def spawn_command(
-    command: Sequence[str], *, without: Sequence[str] = (), variables: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    without: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    leads_group: bool = False,
 ) -> Spawned:
     """Starts a process that serves a socket (`--fd N` is appended); its output comes to us. Raises OSError.
 
-    `without`: environment variables that it does not inherit; `variables`: those that it has beside the others.
+    Args:
+        without: environment variables that it does not inherit.
+        variables: those that it has beside the others.
+        leads_group: what it starts is to end with it.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in without}
     env = inherited | {"PYTHONUNBUFFERED": "1", **(variables or {})}
-    child, connection = start_child(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
-    return Spawned(child, connection)
+    child, connection = start_child(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        process_group=0 if leads_group else None,
+    )
+    return Spawned(child, connection, leads_group)

@@ -1,4 +1,4 @@
-"""A morning of the benchmark's trace: what the policies are for shows already there (benchmarks/eviction.py has days)."""
+"""A morning of the benchmark's trace: what the policies are for shows already there (days: benchmarks/eviction.py)."""
 
 import importlib.util
 import sys

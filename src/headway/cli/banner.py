@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 _ENCODER_CALLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

@@ -23,9 +23,9 @@ def load(folder: Path, **options: Any) -> tuple[EncoderPredictor, dict[str, Any]
 
 
 def vector_of(predictor: EncoderPredictor, ids: list[int] = IDS) -> np.ndarray:
-    (answer,) = predictor.handle(wire.Submit(request_id="a", prompt_token_ids=ids))
-    assert answer == wire.Accepted(request_id="a")
-    step, embedding = predictor.step()
+    assert list(predictor.handle(wire.Submit(request_id="a", prompt_token_ids=ids))) == []
+    accepted, step, embedding = predictor.step()
+    assert accepted == wire.Accepted(request_id="a")
     assert isinstance(step, wire.Step)
     assert step.num_tokens == len(ids)
     assert isinstance(embedding, wire.Embedding)

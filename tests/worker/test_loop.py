@@ -1,5 +1,6 @@
 """The worker's loop, run to its end in the test's own thread over a scripted predictor."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -190,6 +191,19 @@ def test_a_predictor_that_waits_for_the_clock_goes_on_without_a_message(monkeypa
     assert WorkerLoop(inbox, send).run() == 0
     assert kinds(said) == ["Ready", "Stats", "Step", "Stats"]
     assert Clocked.waits == [0.0, None]
+
+
+def test_what_a_step_and_its_end_tell_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox, writes = Inbox(), list[list[str]]()
+
+    def send_all(messages: Sequence[wire.Up]) -> None:
+        writes.append(kinds(list(messages)))
+        inbox.put(wire.Shutdown())
+
+    monkeypatch.setattr(loop, "find_predictor", lambda name: Clocked())
+    inbox.put(wire.Load(predictor="a:Clocked", source="x"))
+    assert WorkerLoop(inbox, lambda message: None, send_all=send_all).run() == 0
+    assert writes == [["Step", "Stats"]]
 
 
 class Prepared(Clocked):

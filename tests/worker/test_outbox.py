@@ -31,6 +31,14 @@ def test_a_message_is_written_by_the_sender_where_the_socket_takes_it() -> None:
         assert read_all(theirs, 3) == [step(0), step(1), step(2)]
 
 
+def test_several_messages_are_one_write() -> None:
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)  # a read is a write
+    with ours, theirs:
+        Outbox(ours).send(step(0), step(1), step(2))
+        frames = wire.FrameReader()
+        assert [wire.decode_up(payload) for payload in frames.feed(theirs.recv(1 << 16))] == [step(0), step(1), step(2)]
+
+
 def test_what_a_reader_leaves_in_the_socket_waits_in_order_and_the_sender_goes_on() -> None:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

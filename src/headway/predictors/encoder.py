@@ -15,16 +15,26 @@ from headway.predictors.headway import make_engine_config
 class EncoderPredictor(EnginePredictor[EncoderEngine]):
     """Vectors of texts, scores of pairs. `options` are EngineConfig's fields."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._accepted: list[wire.Accepted] = []
+        """Told with the next step: whoever asks waits for a vector, and its process would wake, on a core that the step
+        computes on, for less."""
+
     def load(self, source: str, options: dict[str, Any], report: Report) -> wire.Ready:
         """See predictors.base.Predictor; raises as load_encoder."""
         self._engine, info = load_encoder(Path(source), make_engine_config(options), report)
         return wire.Ready(info=info)
 
     def handle(self, message: wire.Submit | wire.Abort | wire.Hold | wire.Infer) -> Iterable[wire.Up]:
-        """Answers a Submit at once; the terminal event of an Abort comes with the next step. Nothing is ever held."""
+        """Refuses a Submit at once; that one was accepted, and the terminal event of an Abort, come with the next step.
+        Nothing is ever held."""
         match message:
             case wire.Submit():
-                return [self._loaded.submit(message)]
+                answer = self._loaded.submit(message)
+                if isinstance(answer, wire.Refused):
+                    return [answer]
+                self._accepted.append(answer)
             case wire.Abort():
                 self._loaded.abort(message)
             case wire.Infer():
@@ -37,4 +47,5 @@ class EncoderPredictor(EnginePredictor[EncoderEngine]):
 
     def step(self) -> Iterable[wire.Up]:
         """One step of the engine."""
-        return self._loaded.step()
+        accepted, self._accepted = self._accepted, []
+        return [*accepted, *self._loaded.step()]

@@ -7,13 +7,14 @@
    2b. Everything else goes to the predictor; its answers go out in order.
 3. With work: one step, its messages out. While steps are recorded, what was recorded too.
 4. Stats go out when the predictor becomes idle, and at most once a second while it is busy.
+5. What 3 and 4 tell goes out at once: the parent wakes once for it, and takes a core from the next step once.
 What escapes the predictor in 2 or 3 ends the worker: Failed, exit code 1.
 """
 
 import importlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import cast
 
@@ -35,6 +36,7 @@ _MAX_LAST_STEPS = 3
 """Steps that a predictor may take to end what a Shutdown aborted."""
 
 Send = Callable[[wire.Up], None]
+SendAll = Callable[[Sequence[wire.Up]], None]
 
 
 class Inbox:
@@ -99,15 +101,23 @@ class WorkerLoop:
 
     Args:
         serves_many: this is a process of its own, and streams must not feel what others' first requests need.
+        send_all: sends several in one write; None: `send` each.
     """
 
     def __init__(
-        self, inbox: Inbox, send: Send, *, serves_many: bool = False, now: Callable[[], float] = time.monotonic
+        self,
+        inbox: Inbox,
+        send: Send,
+        *,
+        serves_many: bool = False,
+        send_all: SendAll | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.predictor: Predictor | None = None
         """Once it is found."""
         self._inbox = inbox
         self._send_up = send
+        self._send_all_up = send_all or self._send_each
         self._serves_many = serves_many
         self._now = now
         self._open = OpenRequests()
@@ -147,7 +157,7 @@ class WorkerLoop:
         while True:
             is_idle = not predictor.has_work()
             if is_idle and self._has_news:
-                self._send_stats(predictor)
+                self._send_up(self._take_stats(predictor))
             wait_s = predictor.wait_s() if is_idle and isinstance(predictor, TimedPredictor) else None
             for message in self._inbox.take(is_blocking=is_idle, timeout_s=wait_s):
                 if isinstance(message, wire.Shutdown):
@@ -155,11 +165,7 @@ class WorkerLoop:
                     return
                 self._handle(predictor, message)
             if predictor.has_work():
-                self._send(predictor.step())
-                if self._is_profiling:
-                    self._send_profile(predictor)
-                if self._now() - self._last_stats_at >= STATS_INTERVAL_S:
-                    self._send_stats(predictor)
+                self._step(predictor)
 
     def _handle(self, predictor: Predictor, message: wire.Down) -> None:
         if isinstance(message, wire.Load | wire.Shutdown):
@@ -170,16 +176,35 @@ class WorkerLoop:
         self._open.note_down(message)
         self._send(predictor.handle(message))
 
+    def _step(self, predictor: Predictor) -> None:
+        """3, 4 and 5."""
+        self._has_news = True
+        made = list(predictor.step())
+        if self._is_profiling:
+            made += self._take_profile(predictor)
+        is_due = self._now() - self._last_stats_at >= STATS_INTERVAL_S
+        if is_due or not predictor.has_work():
+            made.append(self._take_stats(predictor))
+        self._put(made)
+
     def _send(self, messages: Iterable[wire.Up]) -> None:
         self._has_news = True
+        self._put(list(messages))
+
+    def _put(self, messages: Sequence[wire.Up]) -> None:
         for message in messages:
             self._open.note_up(message)
+        if messages:
+            self._send_all_up(messages)
+
+    def _send_each(self, messages: Sequence[wire.Up]) -> None:
+        for message in messages:
             self._send_up(message)
 
-    def _send_stats(self, predictor: Predictor) -> None:
+    def _take_stats(self, predictor: Predictor) -> wire.Stats:
         self._has_news = False
         self._last_stats_at = self._now()
-        self._send_up(predictor.stats())
+        return predictor.stats()
 
     def _profile(self, predictor: Predictor, message: wire.Profile) -> None:
         if not isinstance(predictor, ProfiledPredictor):
@@ -191,16 +216,17 @@ class WorkerLoop:
             self._send_up(wire.ProfileEnd())
         self._is_profiling = message.num_steps > 0
 
-    def _send_profile(self, predictor: Predictor) -> None:
+    def _take_profile(self, predictor: Predictor) -> list[wire.Up]:
         """What was recorded; the end of it as soon as that is known, which may be before the next step."""
+        made: list[wire.Up] = []
         if not isinstance(predictor, ProfiledPredictor):
-            return
+            return made
         while steps := predictor.take_profile():
-            for step in steps:
-                self._send_up(step)
+            made += steps
         if steps is None:
             self._is_profiling = False
-            self._send_up(wire.ProfileEnd())
+            made.append(wire.ProfileEnd())
+        return made
 
     def _end_open(self, predictor: Predictor) -> None:
         for request_id in self._open.ids():

@@ -53,13 +53,21 @@ class SocketWorker:
             # What is loaded stays: the collector need not look at it again.
             gc.freeze()
             gc.enable()
-        elif isinstance(message, wire.Stats):
-            message = wire.Stats(values={**message.values, "wire_cpu_seconds_total": self._outbox.cpu_s})
-        self._outbox.send(message)
+        self.send_all((message,))
+
+    def send_all(self, messages: Sequence[wire.Up]) -> None:
+        """Puts messages that come while it serves on their way, as one write; never waits."""
+        self._outbox.send(*map(self._complete, messages))
 
     def flush(self) -> None:
         """Waits until all is written, but not for a parent that does not read."""
         self._outbox.flush()
+
+    def _complete(self, message: wire.Up) -> wire.Up:
+        """Stats have what only the outbox knows."""
+        if not isinstance(message, wire.Stats):
+            return message
+        return wire.Stats(values={**message.values, "wire_cpu_seconds_total": self._outbox.cpu_s})
 
     def _read(self) -> None:
         frames = wire.FrameReader()
@@ -110,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     worker = SocketWorker(connection)
     worker.start()
     import_ahead(options.modules)
-    exit_code = WorkerLoop(worker.inbox, worker.send, serves_many=True).run()
+    exit_code = WorkerLoop(worker.inbox, worker.send, serves_many=True, send_all=worker.send_all).run()
     worker.flush()
     return exit_code
 

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+import headway_wire as wire
 from headway.config import (
     CheckpointConfig,
     EngineConfig,
@@ -17,17 +18,29 @@ from headway.config import (
     ResidencyConfig,
     ServerConfig,
 )
+from headway.core.infer import Inferred, InferRequest
 from headway.core.request import GenerateRequest, TextPrompt
 from headway.core.sampling import SamplingParams
-from headway.errors import CorruptCheckpoint, DownloadFailed, InvalidConfig, ModelNotFound, ModelNotReady, OutOfMemory
+from headway.errors import (
+    CorruptCheckpoint,
+    DownloadFailed,
+    HeadwayError,
+    InvalidConfig,
+    ModelNotFound,
+    ModelNotReady,
+    OutOfMemory,
+    ShuttingDown,
+)
 from headway.observe.memory_use import process_tree_bytes
 from headway.service.estimate import ModelEstimate
+from headway.service.loader import ProcessLoader
 from headway.service.local import LocalService
 from headway.testing.fake_clock import FakeClock
 from headway.testing.fake_gpus import FakeGpus
 from headway.testing.script import Script, say
 from headway.testing.scripted_service import ScriptedService
 from headway.testing.tiny_model import write_tiny_model
+from headway.worker.resident import ClientSettings
 
 WAIT_S = 60.0
 MIB = 1 << 20
@@ -248,9 +261,71 @@ class TestPool:
         await asyncio.wait({waiting})
         assert waiting.exception() is not None
 
+    async def test_the_end_of_the_last_lease_does_not_break_off_the_end_of_its_model(self, tmp_path: Path) -> None:
+        client = LateClient()
+        model = ModelConfig(source="m", framework="python", residency=ResidencyConfig(idle_timeout_s=0))
+        checkpoint = CheckpointConfig(cache_dir=tmp_path)
+        service = LocalService([model], PoolConfig(), ServerConfig(), checkpoint, loader=OneClient(client))
+        asking = asyncio.create_task(service.infer(InferRequest(request_id="r", model="m", value=1)))
+        await client.asked.wait()
+        async with asyncio.timeout(WAIT_S):
+            await service.aclose()
+        assert client.is_gone
+        with pytest.raises(ShuttingDown):
+            await asking
+
     def test_limits_that_can_not_be_are_refused(self) -> None:
         with pytest.raises(InvalidConfig, match="memory_limit"):
             ScriptedService(pool=PoolConfig(memory_limit=1 << 60))
+
+
+class LateClient:
+    """A model that answers nothing until it is closed, which takes it several turns of the loop."""
+
+    pids = ()
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[HeadwayError] = asyncio.get_running_loop().create_future()
+        self.asked = asyncio.Event()
+        self.is_gone = False
+        self._answer: asyncio.Future[Inferred] = asyncio.get_running_loop().create_future()
+
+    async def load(self, message: wire.Load) -> wire.Ready:
+        return wire.Ready(info={"task": "python", "platform": "python"})
+
+    async def infer(
+        self, request: InferRequest, on_settled: Callable[[bool], None], *, deadline: float | None = None
+    ) -> Inferred:
+        self.asked.set()
+        try:
+            return await self._answer
+        finally:
+            on_settled(False)
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    def shut_down_requests(self) -> None:
+        self._answer.set_exception(ShuttingDown("over"))
+
+    async def close(self, grace_s: float = 2.0) -> None:
+        self.shut_down_requests()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.is_gone = True
+
+
+class OneClient(ProcessLoader):
+    """Has a client already, and no files."""
+
+    def __init__(self, client: LateClient) -> None:
+        self._client = client
+
+    async def resolve(self, model: ModelConfig) -> Path:
+        return Path()
+
+    async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> LateClient:
+        return self._client
 
 
 @pytest.fixture(scope="module")

@@ -219,9 +219,7 @@ class Residents:
         """Ends every worker, and what is on its way to be one; returns when they are gone."""
         tasks = [task for model in self.models.values() for task in (model.life, model.opening) if task is not None]
         for task in tasks:
-            # A second cancel would break off the end of the process that the first one began.
-            if not task.cancelling():
-                task.cancel()
+            _cancel_once(task)
         await asyncio.gather(*tasks, self.memory.close(), return_exceptions=True)
 
     def phases(self, model: ServedModel) -> tuple[tuple[str, float], ...]:
@@ -274,7 +272,7 @@ class Residents:
         if effect.error is None:
             logger.info("%s: unloaded: %s", model.id, _WHY_STOPPED[effect.reason])
         if model.life is not None:
-            model.life.cancel()
+            _cancel_once(model.life)
 
     def grant(self, effect: Grant) -> None:
         model = self.models[effect.model]
@@ -325,3 +323,9 @@ class Residents:
 
 def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
+
+
+def _cancel_once(task: asyncio.Task[Any]) -> None:
+    """A second cancel would break off the end of the process that the first one began."""
+    if not task.cancelling():
+        task.cancel()

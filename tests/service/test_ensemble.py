@@ -181,6 +181,9 @@ async def test_wrong_names_are_refused_with_those_there_are(fields: dict[str, An
     [
         ("", "Expected `object`"),
         ("steps: []", "length >= 1"),
+        ("steps: [{model: a, parameters: {b: &b [1, 1], c: [*b, *b]}}]", "an alias .* is not taken here: write it out"),
+        ("steps: [{model: a, parameters: {b: &b {c: 1}, d: {<<: [*b, *b]}}}]", "an alias .* is not taken here"),
+        ("steps: &s [*s]", "an alias .* is not taken here"),
         ("steps: [{modle: a}]", "unknown field `modle`"),
         ("steps: [{model: ''}]", "length >= 1"),
         ("steps: [{model: a", "no ensemble"),

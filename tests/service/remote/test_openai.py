@@ -96,6 +96,19 @@ def listed(upstream: ScriptedUpstream) -> ScriptedUpstream:
     return upstream
 
 
+async def test_a_stream_that_is_closed_before_it_was_begun_gives_its_lease_and_its_connection_back(
+    listed: ScriptedUpstream, serve: Serve
+) -> None:
+    listed.add(CHAT, Answer([chunk("a"), asyncio.Event()]))
+    service = await serve()
+    stream = await service.generate(request())
+    await stream.aclose()  # in the same turn of the loop
+    await until_settled(service)
+    async with asyncio.timeout(WAIT_S):
+        await listed.requests[-1].is_left.wait()
+    assert service.stats()["models"]["far"]["client_open_requests"] == 0
+
+
 class TestAnswers:
     async def test_a_chat_streams_through_with_the_counts_of_the_other_server(
         self, listed: ScriptedUpstream, serve: Serve

@@ -170,7 +170,7 @@ class OpenAIClient:
         """Closes every connection."""
         self.shut_down_requests()
         for task in list(self._pumps):
-            task.cancel()
+            _cancel_begun(task)
         await asyncio.gather(*self._pumps, return_exceptions=True)
         await self._upstream.aclose()
         if not self.ended.done():
@@ -213,7 +213,7 @@ class OpenAIClient:
 
     def _give_up(self, task: "asyncio.Task[None]") -> None:
         self._num_aborts += 1
-        task.cancel()
+        _cancel_begun(task)
 
     async def _pump(
         self,
@@ -269,6 +269,11 @@ class OpenAIClient:
 
     def _broken(self) -> HeadwayError:
         return UpstreamFailed(f"{self._upstream.title} ended its answer before it was whole")
+
+
+def _cancel_begun(task: "asyncio.Task[None]") -> None:
+    """Behind its first turn: one that never began would settle nothing. Once: the second would break off its end."""
+    asyncio.get_running_loop().call_soon(lambda: task.cancelling() or task.cancel())
 
 
 async def _drain(events: AsyncIterator[object]) -> None:

@@ -106,6 +106,28 @@ class Model:
         ask(predictor, "k")
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("np.array([1j])", "y has the type complex128"),  # the protocol has no such type
+        ("np.array(['\\ud800'])", "surrogates not allowed"),  # nor a text of it
+    ],
+)
+def test_an_answer_that_no_tensor_holds_is_not_the_caller_s_fault(tmp_path: Path, answer: str, words: str) -> None:
+    code = f"""
+import numpy as np
+class Model:
+    inputs = {{"x": ("FP32", [-1])}}
+    def predict_tensors(self, arrays):
+        return {{"y": {answer}}}
+"""
+    predictor, _ = load(tmp_path, code)
+    request = wire.Infer(request_id="1", tensors=[from_array("x", np.zeros(1, np.float32))])
+    with pytest.raises(ValueError, match=words) as caught:
+        predictor.infer([request])
+    assert not isinstance(caught.value, wire.PredictorError)
+
+
 def test_a_batch_with_too_few_answers_is_an_error(tmp_path: Path) -> None:
     predictor, _ = load(tmp_path, "class Model:\n    def predict_batch(self, values):\n        return values[1:]")
     with pytest.raises(wire.PredictorError, match="1 answers to 2 values"):

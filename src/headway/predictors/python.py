@@ -70,12 +70,9 @@ class PythonPredictor(InferPredictor):
 
     def infer(self, requests: Sequence[Infer]) -> Sequence[Outputs]:
         """Answers values by predict or predict_batch, tensors by predict_tensors. Raises what the model does."""
-        try:
-            if requests[0].tensors:
-                return self._infer_tensors(requests)
-            values = self._predict(requests)
-        except ValueError as error:
-            raise PredictorError("InvalidRequest", f"the model refused the input: {_describe(error)}") from error
+        if requests[0].tensors:
+            return self._infer_tensors(requests)
+        values = self._predict(requests)
         labels = self._signature.labels
         return [
             Outputs(request_id=request.request_id, value=plain(value), labels=labels)
@@ -90,19 +87,26 @@ class PythonPredictor(InferPredictor):
     def _predict(self, requests: Sequence[Infer]) -> Sequence[Any]:
         parameters = requests[0].parameters
         if len(requests) == 1 and "predict" in self._calls:
-            return [self._calls["predict"](requests[0].value, parameters)]
-        answers = self._calls["predict_batch"]([request.value for request in requests], parameters)
+            return [self._call("predict", requests[0].value, parameters)]
+        answers = self._call("predict_batch", [request.value for request in requests], parameters)
         if len(answers) != len(requests):
             raise PredictorError(
                 "InferenceFailed", f"predict_batch gave {len(answers)} answers to {len(requests)} values"
             )
         return list(answers)
 
+    def _call(self, method: str, asked: Any, parameters: Mapping[str, Any]) -> Any:
+        """A ValueError of the model's is about what it was asked; what is wrong with its answer is not."""
+        try:
+            return self._calls[method](asked, parameters)
+        except ValueError as error:
+            raise PredictorError("InvalidRequest", f"the model refused the input: {_describe(error)}") from error
+
     def _infer_tensors(self, requests: Sequence[Infer]) -> Sequence[Outputs]:
         from headway.predictors.arrays import compute_together, tensor_outputs, tensors_of_request
 
         def compute(arrays: dict[str, Any]) -> dict[str, Any]:
-            return _check_arrays(self._calls["predict_tensors"](arrays, requests[0].parameters))
+            return _check_arrays(self._call("predict_tensors", arrays, requests[0].parameters))
 
         parts = [tensors_of_request(request) for request in requests]
         joins = getattr(self._model, "can_batch", False)

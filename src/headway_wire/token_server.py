@@ -1,16 +1,19 @@
 """TokenServer: a predictor that speaks tokens (Submit in, Step out) in a process where Headway is not installed.
 
 One thread does all. While something runs, what has come is taken between two steps; else it sleeps in the socket.
-1. Submit: the predictor takes it, Accepted; or raises, Refused.   2. Abort: its terminal events at once, in a Step.
+1. Submit: the predictor takes it, Accepted; or raises whatever it does, Refused: one request ends no others.
+2. Abort: its terminal events at once, in a Step.
 3. Hold changes nothing: such engines can not leave one request out. Who reads nothing is aborted by the parent.
 4. Profile: there are no steps to record. 5. Shutdown: what is open ends with abort events; it returns.
 What a step raises ends the process: the engine's state is not known any more.
 """
 
+import logging
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from headway_wire.connection import Connection
+from headway_wire.infer_server import describe
 from headway_wire.messages import (
     Abort,
     Accepted,
@@ -26,6 +29,8 @@ from headway_wire.messages import (
     TokenEvent,
 )
 from headway_wire.predictor import PredictorError, Report
+
+logger = logging.getLogger("headway_wire")
 
 STATS_INTERVAL_S = 1.0
 
@@ -44,7 +49,7 @@ class TokenPredictor:
         raise NotImplementedError
 
     def submit(self, request: Submit) -> None:
-        """Takes a request whose id is not in use. Raises PredictorError."""
+        """Takes a request whose id is not in use. Raises PredictorError; whatever it raises, it has not taken it."""
         raise NotImplementedError
 
     def abort(self, request_id: str, choice: Optional[int], finish_reason: str, reason: str) -> List[TokenEvent]:
@@ -112,11 +117,20 @@ class TokenServer:
         try:
             self.predictor.submit(request)
         except PredictorError as error:
-            self._counts["refused_total"] += 1
-            self._connection.send([Refused(request_id=request.request_id, error=error.error)])
+            self._refuse(request, error.error)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # An engine finds faults in a request by exceptions of its own; the others' requests run on.
+            logger.error("the engine did not take a request", exc_info=True)
+            self._refuse(request, Error(kind="InferenceFailed", message=f"the engine raised {describe(error)}"))
         else:
             self._counts["accepted_total"] += 1
             self._connection.send([Accepted(request_id=request.request_id)])
+
+    def _refuse(self, request: Submit, error: Error) -> None:
+        self._counts["refused_total"] += 1
+        self._connection.send([Refused(request_id=request.request_id, error=error)])
 
     def _abort(self, message: Abort) -> None:
         events = self.predictor.abort(message.request_id, message.choice, message.finish_reason, message.reason)

@@ -24,6 +24,8 @@ class Counting(TokenPredictor):
     def submit(self, request: wire.Submit) -> None:
         if not request.prompt_token_ids:
             raise PredictorError("InvalidRequest", "there is nothing", "prompt")
+        if request.prompt_token_ids == [0]:
+            raise KeyError("zero")
         self.left[request.request_id] = list(request.prompt_token_ids)
 
     def abort(self, request_id: str, choice: int | None, finish_reason: str, reason: str) -> list[wire.TokenEvent]:
@@ -126,6 +128,15 @@ def test_what_the_predictor_does_not_take_is_refused(running: Running) -> None:
     running.parent.send(submit("a"))
     refused = running.parent.next()
     assert (refused.request_id, refused.error.kind, refused.error.param) == ("a", "InvalidRequest", "prompt")
+
+
+def test_what_breaks_as_it_is_taken_is_refused_and_ends_no_others(running: Running) -> None:
+    running.parent.send(submit("endless", 1), submit("a", 0), submit("b", 7))
+    assert running.parent.next() == wire.Accepted(request_id="endless")
+    refused = running.parent.next()
+    assert (refused.request_id, refused.error.kind) == ("a", "InferenceFailed")
+    assert refused.error.message == "the engine raised KeyError: 'zero'"
+    assert running.parent.next() == wire.Accepted(request_id="b")
 
 
 def test_an_abort_ends_it_at_once_and_an_unknown_one_nothing(running: Running) -> None:

@@ -68,11 +68,11 @@ class VllmPredictor(TokenPredictor):
                 f"the prompt has {num_prompt} tokens, and the context is {self._max_model_len} tokens",
                 "prompt",
             )
-        params = make_params(request.sampling, self._max_model_len - num_prompt)
         prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_token_ids}
         if request.cache_salt:
             prompt["cache_salt"] = request.cache_salt
         try:
+            params = make_params(request.sampling, self._max_model_len - num_prompt)
             self._engine.add_request(request.request_id, prompt, params, priority=request.priority)
         except ValueError as error:
             raise PredictorError("InvalidRequest", f"vLLM refused the request: {error}") from error

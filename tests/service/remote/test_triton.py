@@ -148,6 +148,10 @@ class TestTensors:
             {"name": "y", "datatype": "FP32", "shape": [9], "data": [1.0]},
             {"name": "y", "datatype": "FP33", "shape": [1], "data": [1.0]},
             {"name": "y", "datatype": "INT8", "shape": [1], "data": ["one"]},
+            {"name": "y", "datatype": "INT8", "shape": [-1, -1], "data": [1]},
+            {"name": "y", "datatype": "INT8", "shape": [1] * 65, "data": [1]},
+            {"name": "y", "datatype": "BYTES", "shape": [2], "data": ["one"]},
+            {"name": "y", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 0}},
             {"name": "y"},
         ],
     )

@@ -13,7 +13,7 @@ import msgspec
 import headway_wire as wire
 from headway.core.infer import InferRequest
 from headway.errors import UpstreamFailed
-from headway_wire.tensors import ITEM_BYTES, NUMPY_NAMES, from_array, num_elements, pack_bytes
+from headway_wire.tensors import ITEM_BYTES, NUMPY_NAMES, from_array, num_elements, pack_bytes, unpack_bytes
 
 LENGTH_HEADER = "inference-header-content-length"
 
@@ -28,6 +28,10 @@ class _Output(msgspec.Struct):
     shape: list[int]
     parameters: _Parameters | None = None
     data: list[Any] | None = None
+
+
+_MAX_AXES = 64
+"""As numpy has them."""
 
 
 class _Answer(msgspec.Struct):
@@ -89,6 +93,10 @@ def _check(tensor: wire.Tensor) -> None:
     size = ITEM_BYTES.get(tensor.datatype)
     if size is None and tensor.datatype != "BYTES":
         raise ValueError(f"output {tensor.name!r} has the datatype {tensor.datatype!r}")
+    if len(tensor.shape) > _MAX_AXES or any(size < 0 for size in tensor.shape):
+        raise ValueError(f"output {tensor.name!r} has a shape of {len(tensor.shape)} sizes that is none")
+    if tensor.datatype == "BYTES" and len(unpack_bytes(tensor.data)) != num_elements(tensor.shape):
+        raise ValueError(f"output {tensor.name!r} of shape {tensor.shape} has another number of elements")
     if size is not None and len(tensor.data) != size * num_elements(tensor.shape):
         raise ValueError(f"output {tensor.name!r} of shape {tensor.shape} has {len(tensor.data)} bytes")
 

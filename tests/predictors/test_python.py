@@ -156,6 +156,15 @@ def test_what_can_not_be_loaded_is_told(tmp_path: Path, code: str, options: dict
         load(tmp_path, code, **options)
 
 
+@pytest.mark.parametrize("name", ["json", "msgspec", "sys"])
+def test_a_file_takes_no_module_s_place(tmp_path: Path, name: str) -> None:
+    before = sys.modules[name]
+    (tmp_path / f"{name}.py").write_text("class A:\n def predict(self, value): ...")
+    with pytest.raises(wire.PredictorError, match=f"{name}.py has the name of a module that is in use"):
+        PythonPredictor().load(str(tmp_path), {"file": f"{name}.py"}, lambda loading: None)
+    assert sys.modules[name] is before
+
+
 def test_one_class_of_several_is_named_and_closed(tmp_path: Path) -> None:
     code = """
 class Base:

@@ -151,6 +151,13 @@ def _module_path(source: str, file: str) -> Path:
 
 def _import_file(path: Path) -> ModuleType:
     """The module; files beside it can be imported by it."""
+    there = getattr(sys.modules.get(path.stem), "__file__", None)
+    if there not in (None, str(path)) or path.stem in sys.builtin_module_names:
+        raise PredictorError(
+            "InvalidConfig",
+            f"{path} has the name of a module that is in use here: give it another, as model.py",
+            "file",
+        )
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:

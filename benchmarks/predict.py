@@ -1,12 +1,15 @@
 """What POST /predict adds to a model, and what computing requests together gains.
 
-    predict.py [--dir DIR] [--rounds 5] [--only latency|batching]
+    predict.py [--dir DIR] [--rounds 5] [--only latency|batching|cold]
 
 latency: one client on one connection that is kept, raw sockets, against the same call without Headway: a Python class
 that gives back its input, and all-MiniLM-L6-v2 (DIR/models, laid out by prepare.sh DIR encoders) by ONNX Runtime, and
 on Headway's own executor against LLM.embed in this process. In turns; medians. Bar: less than 1 ms more.
 batching: 32 clients ask a model of one layer of 64 MB (float32, ONNX) as fast as they are answered, with batches of 32
 and with batches of 1. Bar: at least twice the requests a second.
+cold: MiniLM asked of a server that serves another model too and has not loaded this one, until the answer; against a
+fresh interpreter that loads the same model and answers, by LLM.embed and by ONNX Runtime (and what of that is left
+without its start and its imports). In turns; medians. Bar: at most 1.5 times.
 The exit status is 1 below a bar.
 """
 
@@ -31,21 +34,50 @@ from machine import describe_machine, usable_cores
 
 MAX_ADDED_MS = 1.0
 MIN_GAIN = 2.0
+MAX_COLD_RATIO = 1.5
 NUM_CLIENTS = 32
 TEXT = "How do I reset the password of my account?"
 WIDE, NARROW = 4096, 64
 PYTHON_MODEL = "class Model:\n    def predict(self, value):\n        return value\n"
 SERVE = """
-import json, sys
+import gc, json, sys
+gc.disable()
 from pathlib import Path
+from headway.cli.startup import end
 from headway.config import CheckpointConfig, InferConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.server.run import run
 from headway.service.local import LocalService
-asked = json.loads(sys.argv[1])
-infer = InferConfig(**asked.pop("infer", {}))
-model = ModelConfig(**{**asked, "served_names": ("m",), "infer": infer})
+def read(name, asked):
+    return ModelConfig(**{**asked, "served_names": (name,), "infer": InferConfig(**asked.get("infer", {}))})
+models = [read(*each) for each in json.loads(sys.argv[1]).items()]
 config = ServerConfig(port=int(sys.argv[2]))
-sys.exit(run(LocalService([model], PoolConfig(), config, CheckpointConfig(cache_dir=Path("/nonexistent"))), config))
+sys.exit(run(LocalService(models, PoolConfig(), config, CheckpointConfig(cache_dir=Path("/nonexistent"))), config))
+"""
+LLM_ALONE = """
+import sys, time
+from headway import LLM
+import headway.predictors.encoder
+start = time.perf_counter()
+with LLM(sys.argv[1]) as llm:
+    llm.embed(sys.argv[2])
+    print(time.perf_counter() - start, flush=True)
+"""
+ONNX_ALONE = """
+import sys, time
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+start = time.perf_counter()
+settings = onnxruntime.SessionOptions()
+settings.intra_op_num_threads = int(sys.argv[4])
+settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+session = onnxruntime.InferenceSession(sys.argv[1], settings)
+tokenizer = Tokenizer.from_file(sys.argv[3])
+tokenizer.no_padding()
+text = tokenizer.encode(sys.argv[2])
+columns = {"input_ids": text.ids, "attention_mask": text.attention_mask, "token_type_ids": text.type_ids}
+session.run(None, {name: np.array([row], np.int64) for name, row in columns.items()})[0].tolist()
+print(time.perf_counter() - start, flush=True)
 """
 
 
@@ -92,11 +124,18 @@ def make_request(value: Any) -> bytes:
 
 @contextmanager
 def serve(**model: Any) -> Iterator[int]:
-    """A server of one model, on a free port, loaded; ended when the block is left."""
+    """A server of one model, named m, on a free port, loaded; ended when the block is left."""
+    with serve_models({"m": model}) as port:
+        yield port
+
+
+@contextmanager
+def serve_models(models: dict[str, dict[str, Any]]) -> Iterator[int]:
+    """A server on a free port, its first model loaded; ended when the block is left."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    command = [sys.executable, "-c", SERVE, json.dumps(model), str(port)]
+    command = [sys.executable, "-c", SERVE, json.dumps(models), str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             _wait_until_ready(process, port)
@@ -204,6 +243,55 @@ def onnx_encoder(source: Path, scratch: Path) -> tuple[Callable[[], Any], Path]:
     return embed, scratch / "minilm.onnx"
 
 
+def cold(folder: Path, rounds: int, scratch: Path) -> bool:
+    """Both ways to run MiniLM."""
+    (scratch / "model.py").write_text(PYTHON_MODEL)
+    other = {"source": str(scratch / "model.py"), "framework": "python", "type": "python"}
+    source = folder.absolute() / "models" / "all-minilm-l6-v2"
+    _, path = onnx_encoder(source, scratch)
+    tokenizer = str(source / "tokenizer.json")
+    ours = {"source": str(source), "type": "embedding"}
+    options = {"text": {"tokenizer": tokenizer}}
+    onnx = {"source": str(path), "framework": "onnx", "type": "embedding", "options": options}
+    holds = measure_cold("MiniLM (headway)", [LLM_ALONE, str(source), TEXT], {"other": other, "m": ours}, rounds)
+    alone = [ONNX_ALONE, str(path), TEXT, tokenizer, str(usable_cores())]
+    return measure_cold("MiniLM (onnx)", alone, {"other": other, "m": onnx}, rounds) and holds
+
+
+def measure_cold(name: str, alone: Sequence[str], models: dict[str, dict[str, Any]], rounds: int) -> bool:
+    """Whether the bar holds. The model m is unloaded between two rounds; its files are in the system's cache."""
+    unload = b"POST /v2/repository/models/m/unload HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    bare, loads, through = list[float](), list[float](), list[float]()
+    with serve_models(models) as port:
+        connection = Connection(port)
+        for number in range(rounds + 1):
+            whole, load = _seconds_until_answered(alone)
+            answered = seconds_of(lambda: connection.ask(make_request(TEXT)), 1)
+            connection.ask(unload)
+            if number:  # the first reads files
+                bare.append(whole)
+                loads.append(load)
+                through += answered
+    ratio = statistics.median(through) / statistics.median(bare)
+    print(
+        f"  {name}: {statistics.median(bare):.2f} s alone (fastest {min(bare):.2f}; without imports"
+        f" {statistics.median(loads):.2f}), {statistics.median(through):.2f} s of a server (fastest {min(through):.2f})"
+        f"; {ratio:.2f} times (bar {MAX_COLD_RATIO:g})"
+    )
+    return ratio <= MAX_COLD_RATIO
+
+
+def _seconds_until_answered(arguments: Sequence[str]) -> tuple[float, float]:
+    """From the start of an interpreter to its first line, and the seconds that this line tells."""
+    start = time.perf_counter()
+    with subprocess.Popen([sys.executable, "-c", *arguments], stdout=subprocess.PIPE) as process:
+        line = process.stdout.readline() if process.stdout is not None else b""
+        taken = time.perf_counter() - start
+    if not line:
+        raise SystemExit(f"a model alone did not answer (exit code {process.returncode})")
+    return taken, float(line)
+
+
 def requests_a_second(port: int, request: bytes, num_clients: int, seconds: float) -> tuple[float, float]:
     """Each client asks again as soon as it is answered. Requests a second, and the 99th percentile in seconds."""
     selector = selectors.DefaultSelector()
@@ -284,16 +372,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, default=os.environ.get("HEADWAY_BENCH_DIR"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=("latency", "batching"))
+    parser.add_argument("--only", choices=("latency", "batching", "cold"))
     options = parser.parse_args(arguments)
     print(f"{describe_machine()}\n{usable_cores()} cores are shared by client, server and model.")
     holds = True
     with tempfile.TemporaryDirectory() as scratch:
-        if options.only != "batching":
-            folder = None if options.dir is None else Path(options.dir)
+        folder = None if options.dir is None else Path(options.dir)
+        if options.only in (None, "latency"):
             holds = latency(folder, options.rounds, Path(scratch))
-        if options.only != "latency":
+        if options.only in (None, "batching"):
             holds = batching(options.rounds, Path(scratch)) and holds
+        if options.only in (None, "cold") and folder is not None:
+            holds = cold(folder, options.rounds, Path(scratch)) and holds
     return 0 if holds else 1
 
 

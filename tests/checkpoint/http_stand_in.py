@@ -49,8 +49,11 @@ def serve() -> Iterator[StandIn]:
             wanted = self.headers.get("Range", "")
             if status == 200 and wanted.startswith("bytes="):
                 start, _, end = wanted.removeprefix("bytes=").partition("-")
+                total = len(body)
                 body, status = body[int(start) : int(end) + 1 if end else None], 206
             self.send_response(status)
+            if status == 206 and "Content-Range" not in answer.headers:
+                self.send_header("Content-Range", f"bytes {start}-{int(start) + len(body) - 1}/{total}")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Accept-Ranges", "bytes")
             for key, value in answer.headers.items():

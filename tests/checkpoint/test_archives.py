@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import random
 import stat
 import struct
 import tarfile
@@ -170,6 +171,65 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     archive = make_zip(tmp_path / "a.zip", [(f"{i}", b"") for i in range(11)])
     with pytest.raises(CorruptCheckpoint, match="10"):
         open_archive(archive, tmp_path)
+
+
+@both
+@pytest.mark.parametrize("names", [[f"{i}/" for i in range(11)], ["/".join("abcdefghijk/")], ["a/b/c/d/e/f/g/h/i/j/k"]])
+def test_folders_count_as_files_do(
+    tmp_path: Path, name: str, make: Callable[[Path, Files], Path], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MAX_FILES", 10)
+    if name == "a.tar":
+        with tarfile.open(tmp_path / name, "w") as archive:
+            for each in names:
+                member = tarfile.TarInfo(each)
+                member.type = tarfile.DIRTYPE if each.endswith("/") else tarfile.REGTYPE
+                archive.addfile(member)
+    else:
+        make(tmp_path / name, [(each, b"") for each in names])
+    with pytest.raises(CorruptCheckpoint, match=r"more than an archive may have \(10\)"):
+        open_archive(tmp_path / name, tmp_path)
+    assert not left_in(tmp_path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_byte_that_was_changed_is_found_in_a_zip(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        archive.writestr("a", random.Random(0).randbytes(100_000))
+    check_changed_byte_is_found(tmp_path / "a.zip", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tar.bz2", "a.tar.xz"])
+def test_a_byte_that_was_changed_is_found_in_a_tar(tmp_path: Path, name: str) -> None:
+    check_changed_byte_is_found(make_tar(tmp_path / name, [("a", random.Random(0).randbytes(100_000))]), tmp_path)
+
+
+def check_changed_byte_is_found(path: Path, tmp_path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[50_000] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(CorruptCheckpoint):
+        open_archive(path, tmp_path)
+    assert not left_in(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE])
+def test_a_size_below_zero_is_refused(tmp_path: Path, kind: bytes) -> None:
+    header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\xff" * 4 + struct.pack(">q", -512)
+    header[156:157] = kind
+    header[148:156] = b"%06o\0 " % (256 + sum(header[:148]) + sum(header[156:512]))
+    (tmp_path / "a.tar").write_bytes(bytes(header) + bytes(1024))
+    with pytest.raises(CorruptCheckpoint, match="-512 bytes"):
+        open_archive(tmp_path / "a.tar", tmp_path)
+
+
+def test_much_behind_the_last_member_is_not_read(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "a.tar.gz", [("a", b"1")])
+    with gzip.open(path, "ab") as file:
+        file.write(bytes(40 * MiB))
+    with pytest.raises(CorruptCheckpoint, match="behind its last member"):
+        open_archive(path, tmp_path)
 
 
 def test_the_limit_of_sources_is_kept(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import hashlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from checkpoint.http_stand_in import Answer, StandIn
@@ -144,6 +146,40 @@ def test_a_redirect_may_not_lead_to_http(stand_in: StandIn, tmp_path: Path) -> N
     stand_in.answers["/a"] = Answer(status=302, headers={"Location": "http://example.com/model"})
     with pytest.raises(InvalidConfig, match="over http"):
         fetch(f"{stand_in.url}/a", tmp_path)
+
+
+@pytest.mark.parametrize("where", ["http://127.0.0.1:9/a", "https://localhost/a", "http://[::1]:9/a"])
+def test_a_redirect_of_another_machine_may_not_lead_to_this_one(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(str(request.url))
+        return httpx2.Response(302, headers={"Location": where})
+
+    client = partial(httpx2.Client, transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr(httpx2, "Client", client)
+    with pytest.raises(DownloadFailed, match="which is this machine"):
+        fetch("https://models.example/a", tmp_path)
+    assert asked == ["https://models.example/a"]
+
+
+@pytest.mark.parametrize("where", ["https://[::1", "https://h:99999/a", "https://h/" + "a" * 70_000, "https://h\x7f/a"])
+def test_a_redirect_that_is_no_address_is_told_as_one(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(302, headers={"Location": where}))
+    monkeypatch.setattr(httpx2, "Client", partial(httpx2.Client, transport=transport))
+    with pytest.raises((DownloadFailed, InvalidConfig)):
+        fetch("https://models.example/a", tmp_path)
+
+
+def test_another_part_than_was_asked_for_is_not_put_behind_the_first(stand_in: StandIn, tmp_path: Path) -> None:
+    wrong = {"ETag": '"1"', "Content-Range": f"bytes 0-9/{len(BODY)}"}
+    answers = iter([with_etag('"1"', sent_bytes=500_000), lambda _: Answer(BODY, headers=wrong), with_etag('"1"')])
+    stand_in.answers["/a"] = lambda handler: next(answers)(handler)
+    assert fetch(f"{stand_in.url}/a", tmp_path).read_bytes() == BODY
 
 
 def test_redirects_are_followed_but_not_for_ever(stand_in: StandIn, tmp_path: Path) -> None:

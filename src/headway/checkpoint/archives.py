@@ -2,9 +2,11 @@
 
 Only folders and files with plain relative names come out: no links, devices, absolute paths or "..", nothing that can
 be run, nothing twice. Sizes are counted as bytes are written, not as the archive claims them: all together at most
-`max_bytes`, MAX_FILES files, and MAX_RATIO times the archive's own size.
+`max_bytes`, MAX_FILES files and folders, and MAX_RATIO times the archive's own size. A tar is read to its very end,
+where the checksums of what compresses it are.
 """
 
+import lzma
 import re
 import stat
 import tarfile
@@ -36,6 +38,7 @@ _HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )
+_DAMAGES = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError)
 _ZIPS = (".zip",)
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _REFUSED = (".tar.zst", ".tzst", ".7z", ".rar", ".tar.lz4")
@@ -95,6 +98,8 @@ class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _HEADERS and self.size > _MAX_HEADER_BYTES:
             raise tarfile.TarError(f"a header has {self.size} bytes, at most {_MAX_HEADER_BYTES}")
+        if self.size < 0:
+            raise tarfile.TarError(f"a member has {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
@@ -118,7 +123,7 @@ class _Unpacking:
                 self._unpack_zip()
             else:
                 self._unpack_tar()
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except (*_DAMAGES, EOFError, NotImplementedError, RuntimeError) as error:
             raise CorruptCheckpoint(f"{self.archive} can not be unpacked: {error}") from error
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
@@ -135,7 +140,7 @@ class _Unpacking:
                     self._refuse(info.filename, "is encrypted")
                 path = self._place(info.filename)
                 if info.is_dir():
-                    path.mkdir(parents=True, exist_ok=True)
+                    self._make_folder(path, info.filename)
                     continue
                 with archive.open(info) as source:
                     self._write(source, path, info.filename)
@@ -147,13 +152,23 @@ class _Unpacking:
                     self._refuse(member.name, "is a link or a device")
                 path = self._place(member.name)
                 if member.isdir():
-                    path.mkdir(parents=True, exist_ok=True)
+                    self._make_folder(path, member.name)
                     continue
                 source = archive.extractfile(member)
                 if source is None:
                     self._refuse(member.name, "has no content")
                 with source:
                     self._write(source, path, member.name)
+            self._read_rest(archive)
+
+    def _read_rest(self, archive: tarfile.TarFile) -> None:
+        """What is behind the last member: zeros, of which there may be many too."""
+        stream: IO[bytes] = archive.fileobj  # type: ignore[assignment]
+        num_bytes = 0
+        for chunk in _chunks(stream):
+            num_bytes += len(chunk)
+            if num_bytes > self.max_bytes:
+                raise tarfile.TarError(f"behind its last member are over {self.max_bytes} bytes")
 
     def _place(self, name: str) -> Path:
         """Where a member goes; inside the folder whatever it is called."""
@@ -168,13 +183,8 @@ class _Unpacking:
         key = str(path.relative_to(self.folder))
         if key in self.seen or path.exists():
             self._refuse(name, "is there twice")
-        self.seen.add(key)
-        if len(self.seen) > MAX_FILES:
-            self._refuse(name, f"is one file more than an archive may have ({MAX_FILES})")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            self._refuse(name, "lies in what is a file")
+        self._make_folder(path.parent, name)
+        self._see(key, name)
         with path.open("xb") as file:
             for chunk in _chunks(source):
                 self.num_bytes += len(chunk)
@@ -187,6 +197,22 @@ class _Unpacking:
                 file.write(chunk)
                 self.progress(f"unpacking {self.archive.name}", self.num_bytes, None)
         sync_file(path)
+
+    def _make_folder(self, path: Path, name: str) -> None:
+        """With those that it is in, each of which counts."""
+        place = self.folder
+        for part in path.relative_to(self.folder).parts:
+            place /= part
+            self._see(str(place.relative_to(self.folder)), name)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            self._refuse(name, "lies in what is a file")
+
+    def _see(self, key: str, name: str) -> None:
+        self.seen.add(key)
+        if len(self.seen) > MAX_FILES:
+            self._refuse(name, f"is one file or folder more than an archive may have ({MAX_FILES})")
 
     def _refuse(self, name: str, why: str) -> NoReturn:
         raise CorruptCheckpoint(f"{self.archive} is refused: {name[:200]!r} {why}")

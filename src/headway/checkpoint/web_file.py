@@ -1,8 +1,8 @@
 """A file by its URL, in the cache: resumed where it broke off, checked, whole or not there.
 
-https only (http on this machine itself), also behind redirects. With a sha256 the file is found by it and the network
-is not asked again; without one the server is asked whether it has changed, and if it is out of reach what is there is
-taken.
+https only (http on this machine itself), also behind redirects, none of which leads from elsewhere to this machine.
+With a sha256 the file is found by it and the network is not asked again; without one the server is asked whether it has
+changed, and if it is out of reach what is there is taken.
 """
 
 import json
@@ -91,7 +91,7 @@ class _Download:
             for _ in range(_ATTEMPTS):
                 try:
                     return self._attempt(client, kept)
-                except httpx2.HTTPError as error:
+                except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                     faults.append(str(error) or type(error).__name__)
         if kept is not None and (self._folder / kept.name).is_file():
             return self._folder / kept.name
@@ -111,6 +111,9 @@ class _Download:
             if response.status_code == 304 and kept is not None:
                 return self._folder / kept.name
             if response.status_code == 206 and offset:
+                if not response.headers.get("content-range", "").startswith(f"bytes {offset}-"):
+                    clear_parts(self._folder)
+                    raise self._failure(response)
                 return self._take(response, offset)
             if response.status_code == 416:
                 clear_parts(self._folder)
@@ -129,9 +132,22 @@ class _Download:
                 if not response.has_redirect_location:
                     yield response
                     return
-                url = urljoin(url, response.headers["location"])
-                check_address(url)
+                url = self._next_address(url, response.headers["location"])
         raise DownloadFailed(f"{_shown(self._url)} leads from address to address, over {_MAX_REDIRECTS} times")
+
+    def _next_address(self, url: str, location: str) -> str:
+        """Where a redirect leads. Raises InvalidConfig, DownloadFailed."""
+        try:
+            following = urljoin(url, location)
+        except ValueError as error:
+            raise DownloadFailed(f"{_shown(self._url)} leads to {location[:200]!r}, no address: {error}") from error
+        check_address(following)
+        if _is_here(following) and not _is_here(self._url):
+            raise DownloadFailed(
+                f"{_shown(self._url)} leads to {_shown(following)}, which is this machine: another one does not "
+                "decide what is asked of it; give that address itself if it is meant"
+            )
+        return following
 
     def _take(self, response: Any, offset: int) -> Path:
         name, length = _file_name(self._url), response.headers.get("content-length", "")
@@ -205,6 +221,11 @@ def _file_name(url: str) -> str:
     """The last part of the path, since its ending tells a file's kind; "file" where that is no plain name."""
     name = unquote(urlsplit(url).path).rpartition("/")[2]
     return name if _NAME.fullmatch(name) and name != _META and not name.startswith(PART_PREFIX) else "file"
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address names this machine."""
+    return _split(url).hostname in _LOOPBACK
 
 
 def _split(url: str) -> Any:

@@ -168,6 +168,9 @@ async def test_a_running_server_is_told_and_tells(capsys: pytest.CaptureFixture[
             listed: dict[str, Any] = json.loads(await call("list", "--json"))
             assert [model["description"] for model in listed["models"]] == ["x", ""]
             assert json.loads(await call("export"))["models"][0]["description"] == "x"
+            for name in ("m?x", "m#x", "x/../m", "m%40", "m/", ""):
+                await call("remove", name, fails="model")
+            assert len(json.loads(await call("export"))["models"]) == 2
             await call("remove", "m")
             await call("load", "m", fails="there is no model 'm'")
             await call("add", "x", "--id", "m", "--option", "nonsense=1", fails="nonsense")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import httpx2
 
@@ -120,11 +121,11 @@ class ServerAdmin:
 
     def update(self, name: str, changes: Mapping[str, Any]) -> None:
         """See CatalogAdmin."""
-        self._ask("PATCH", f"/admin/models/{name}", dict(changes))
+        self._ask("PATCH", _path(name), dict(changes))
 
     def remove(self, name: str) -> None:
         """See CatalogAdmin."""
-        self._ask("DELETE", f"/admin/models/{name}")
+        self._ask("DELETE", _path(name))
 
     def take(self, entries: Iterable[CatalogEntry]) -> tuple[int, int]:
         """See CatalogAdmin."""
@@ -133,15 +134,15 @@ class ServerAdmin:
 
     def roll_back(self, name: str) -> CatalogEntry:
         """See CatalogAdmin."""
-        return read_entry(self._ask("POST", f"/admin/models/{name}/rollback"))
+        return read_entry(self._ask("POST", f"{_path(name)}/rollback"))
 
     def load(self, name: str) -> dict[str, Any]:
         """Returns once the model is ready: its card."""
-        return dict(self._ask("POST", f"/admin/models/{name}/load", timeout_s=None))
+        return dict(self._ask("POST", f"{_path(name)}/load", timeout_s=None))
 
     def unload(self, name: str) -> dict[str, Any]:
         """Returns once its processes are gone: its card."""
-        return dict(self._ask("POST", f"/admin/models/{name}/unload", timeout_s=None))
+        return dict(self._ask("POST", f"{_path(name)}/unload", timeout_s=None))
 
     def _ask(self, method: str, path: str, body: Any = None, timeout_s: float | None = _TIMEOUT_S) -> Any:
         try:
@@ -159,6 +160,13 @@ class ServerAdmin:
         if not response.is_success:
             raise server_error(response.status_code, content if isinstance(content, dict) else {})
         return content
+
+
+def _path(name: str) -> str:
+    """Of a model, whatever is in its name: what is behind a ? or # would be lost, and another model be meant."""
+    if {"", ".", ".."} & set(name.split("/")):
+        raise InvalidRequest(f"name is {name[:200]!r}, which no model has: `headway models list` shows those there are")
+    return f"/admin/models/{quote(name, safe='/@:+')}"
 
 
 def _put_all(entries: Iterable[CatalogEntry]) -> Callable[[Book], Book]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headway.errors import InvalidRequest, PayloadTooLarge
+from headway.server.basic.predict_input import read_value
 from headway.server.media import CheckedBackend, ForbiddenAddress, MediaFetcher, check_public
 
 Answer = Callable[[str], bytes]
@@ -195,3 +196,18 @@ async def test_another_status_than_200_is_told() -> None:
     async with serving(lambda _: b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n") as (port, _):
         with pytest.raises(InvalidRequest, match="answered 404"):
             await trusting().fetch(f"http://127.0.0.1:{port}/", "u")
+
+
+async def test_a_redirect_that_is_no_url_is_refused() -> None:
+    async with serving(lambda _: moved("http://[::1")) as (port, _):
+        with pytest.raises(InvalidRequest, match="no URL"):
+            await trusting().fetch(f"http://127.0.0.1:{port}/a", "input_data.url")
+
+
+async def test_all_urls_of_a_request_have_one_limit() -> None:
+    async with serving(lambda _: ok(b"x" * 600)) as (port, heads):
+        url = {"url": f"http://127.0.0.1:{port}/a"}
+        assert await read_value({"a": url}, "image-classification", trusting()) == {"a": b"x" * 600}
+        with pytest.raises(PayloadTooLarge, match="more than 400 bytes, of 1000 that all URLs"):
+            await read_value([url, url, url], "image-classification", trusting())
+        assert len(heads) == 3

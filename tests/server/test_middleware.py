@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +17,8 @@ from tests.server.conftest import CHAT, FakeService, client_of
 from headway.config import ServerConfig
 from headway.server.app import make_app, server_state
 from headway.server.hosts import AllowedHosts
-from headway.server.middleware import BODY_EXTENSION, LOCAL_ORIGINS, OPEN_PATHS, BodyLimit, Origins
+from headway.server.middleware import BODY_EXTENSION, OPEN_PATHS, BodyLimit, Origins
+from headway.server.origins import LOCAL_ORIGINS
 
 KEYS = ("first-key", "zweiter-schlüssel")
 
@@ -52,10 +54,11 @@ async def test_every_route_there_is_asks_for_a_key_but_the_health_routes(locked:
     paths = app.openapi()["paths"]
     routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert {("POST", "/v1/chat/completions"), ("GET", "/metrics"), ("POST", "/detokenize")} <= routes
+    assert {("POST", "/predict"), ("DELETE", "/admin/models/{name}"), ("POST", "/v2/models/{model}/infer")} <= routes
     routes |= {("GET", "/docs"), ("GET", "/openapi.json")}
     for method, path in [*sorted(routes), ("GET", "/nothing"), ("GET", "//health"), ("GET", "/health/../metrics")]:
         for headers in WRONG:
-            response = await locked.request(method, path.replace("{model}", "m"), headers=headers)
+            response = await locked.request(method, re.sub(r"\{\w+\}", "m", path), headers=headers)
             if path in OPEN_PATHS:
                 assert response.status_code != 401, path
                 continue

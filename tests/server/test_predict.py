@@ -14,6 +14,7 @@ from headway.core.embedding import Embedded, EmbedRequest
 from headway.core.infer import Inferred, InferRequest
 from headway.errors import InferenceFailed, ModelNotFound
 from headway.server.app import make_app
+from headway.server.basic.predict_input import MAX_DEPTH
 from headway.service.protocol import ModelCard
 from headway_wire.tensors import from_array, to_array
 from server.conftest import FakeService, client_of
@@ -271,3 +272,45 @@ async def test_inferences_are_counted_by_how_they_ended(client: httpx2.AsyncClie
     assert 'headway_infer_requests_total{model_name="t",outcome="success"} 1.0' in text
     assert 'headway_infer_requests_total{model_name="t",outcome="error"} 1.0' in text
     assert 'headway_infer_request_seconds_count{model_name="t"} 2.0' in text
+
+
+@pytest.mark.parametrize("shape", [[2, 3, 0], [0, 3], [3, 0, 2], [0], [1, 2, 0, 4]])
+async def test_a_tensor_without_elements_is_nested_as_its_shape_is(
+    shape: list[int], client: httpx2.AsyncClient
+) -> None:
+    given = {"x": {"data": [], "shape": shape, "datatype": "FP32"}}
+    assert (await predict(client, "t", given)).json()["outputs"]["x2"]["data"] == np.empty(shape).tolist()
+
+
+async def test_lists_of_nothing_do_not_fill_the_memory(client: httpx2.AsyncClient) -> None:
+    response = await predict(client, "t", {"x": {"data": [], "shape": [1 << 40, 0], "datatype": "FP32"}})
+    assert response.status_code == 400
+    assert "1099511627776 empty lists, at most 1048576" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 500, 1000])
+@pytest.mark.parametrize(("model", "field"), [("t", "input_data"), ("i", "input_data"), ("t", "parameters")])
+@pytest.mark.parametrize("pair", ["[]", "{}"])
+async def test_what_is_nested_too_deeply_is_refused(
+    depth: int, model: str, field: str, pair: str, client: httpx2.AsyncClient, service: InferService
+) -> None:
+    opening = "[" if pair == "[]" else '{"a":'
+    value = opening * depth + "1" + pair[1] * depth
+    others = "" if field == "input_data" else '"input_data": 1, '
+    body = f'{{"model_id": "{model}", {others}"{field}": {{"a": {value}}}}}'
+    response = await client.post("/predict", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(f"{field} has over {MAX_DEPTH}")
+    assert not service.asked
+
+
+async def test_a_null_is_left_out_in_a_tensor_too(client: httpx2.AsyncClient, service: InferService) -> None:
+    response = await predict(client, "t", {"x": {"data": [[1.5]], "shape": None, "datatype": None}})
+    assert response.json()["outputs"]["x2"] == {"datatype": "FP32", "shape": [1, 1], "data": [[3.0]]}
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "rot13", "zip", "nonsense", "utf-16"])
+async def test_no_charset_of_a_form_is_a_fault_of_ours(charset: str, client: httpx2.AsyncClient) -> None:
+    body = b'--B\r\nContent-Disposition: form-data; name="model_id"\r\n\r\nt\xff\xfe..a\r\n--B--\r\n'
+    headers = {"content-type": f"multipart/form-data; boundary=B; charset={charset}"}
+    assert (await client.post("/predict", content=body, headers=headers)).status_code == 400

@@ -15,10 +15,12 @@ B64 = base64.b64encode(PIXELS).decode()
 class Fetcher:
     """server/media.MediaFetcher of one page a URL."""
 
+    max_bytes = 1000
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    async def fetch(self, url: str, param: str) -> bytes:
+    async def fetch(self, url: str, param: str, max_bytes: int) -> bytes:
         self.asked.append((url, param))
         return url.encode()
 

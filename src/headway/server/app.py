@@ -27,7 +27,7 @@ from headway.server.anthropic.routes import router as anthropic_router
 from headway.server.basic.predict import router as predict_router
 from headway.server.basic.routes import router as basic_router
 from headway.server.doors import Doors, find_doors
-from headway.server.middleware import LOCAL_ORIGINS, BodyLimit, Gate, Origins, RequestScope
+from headway.server.middleware import BodyLimit, Gate, Origins, RequestScope
 from headway.server.oip.routes import router as oip_router
 from headway.server.openai.embeddings import router as embeddings_router
 from headway.server.openai.rerank import router as rerank_router
@@ -35,6 +35,7 @@ from headway.server.openai.responses.routes import router as responses_router
 from headway.server.openai.routes import router as openai_router
 from headway.server.openai.score import router as score_router
 from headway.server.openapi import DESCRIPTION, describe_app
+from headway.server.origins import LOCAL_ORIGINS
 from headway.server.refusals import http_exception_response, refuse_error
 from headway.server.state import ServerState, state_of
 from headway.service.catalog import Catalog

@@ -40,11 +40,18 @@ class MediaFetcher:
         self._timeout_s = timeout_s
         self._tls: ssl.SSLContext | None = None
 
-    async def fetch(self, url: str, param: str) -> bytes:
-        """The bytes at `url`. Raises InvalidRequest that names `param`, PayloadTooLarge."""
+    @property
+    def max_bytes(self) -> int:
+        """Of one URL."""
+        return self._max_bytes
+
+    async def fetch(self, url: str, param: str, max_bytes: int | None = None) -> bytes:
+        """The bytes at `url`, fewer than the fetcher's own limit where `max_bytes` is. Raises InvalidRequest that names
+        `param`, PayloadTooLarge."""
+        limit = self._max_bytes if max_bytes is None else min(max_bytes, self._max_bytes)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._follow(url, param)
+                return await self._follow(url, param, limit)
         except TimeoutError:
             raise InvalidRequest(
                 f"{param}: {_short(url)} was not read within {self._timeout_s:g} s; send the bytes themselves",
@@ -54,7 +61,7 @@ class MediaFetcher:
             reason = str(_refusal_in(error) or error) or type(error).__name__
             raise InvalidRequest(f"{param}: {_short(url)} can not be read: {reason[:300]}", param=param) from None
 
-    async def _follow(self, url: str, param: str) -> bytes:
+    async def _follow(self, url: str, param: str, max_bytes: int) -> bytes:
         """3."""
         if self._tls is None:
             self._tls = ssl.create_default_context()  # reads the system's certificates: some 30 ms
@@ -64,19 +71,23 @@ class MediaFetcher:
                 async with pool.stream("GET", url, headers=[("host", host), *_HEADERS]) as response:
                     location = dict(response.headers).get(b"location")
                     if response.status not in _REDIRECTS or location is None:
-                        return await self._read(response, url, param)
-                    url = urljoin(url, location.decode("latin-1"))
+                        return await self._read(response, url, param, max_bytes)
+                    url = _join(url, location.decode("latin-1"), param)
         raise InvalidRequest(f"{param} is redirected more than {MAX_REDIRECTS} times: give the last URL", param=param)
 
-    async def _read(self, response: httpcore2.Response, url: str, param: str) -> bytes:
+    async def _read(self, response: httpcore2.Response, url: str, param: str, max_bytes: int) -> bytes:
         """4."""
         if response.status != 200:
             raise InvalidRequest(f"{param}: {_short(url)} answered {response.status}; it must be 200", param=param)
         data = bytearray()
         async for chunk in response.aiter_stream():
             data += chunk
-            if len(data) > self._max_bytes:
-                raise PayloadTooLarge(f"{param}: {_short(url)} has more than {self._max_bytes} bytes", param=param)
+            if len(data) > max_bytes:
+                raise PayloadTooLarge(
+                    f"{param}: {_short(url)} has more than {max_bytes} bytes, of {self._max_bytes} that all URLs of a "
+                    "request may have",
+                    param=param,
+                )
         return bytes(data)
 
     def _check_url(self, url: SplitResult, text: str, param: str) -> str:
@@ -141,6 +152,13 @@ def _split(url: str, param: str) -> SplitResult:
     except ValueError as error:
         raise InvalidRequest(f"{param} is {_short(url)}, which is no URL: {error}", param=param) from None
     return parsed
+
+
+def _join(url: str, location: str, param: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError as error:
+        raise InvalidRequest(f"{param} is redirected to {_short(location)}, no URL: {error}", param=param) from None
 
 
 def _refusal_in(error: BaseException) -> ForbiddenAddress | None:

@@ -11,9 +11,11 @@ from fastapi import FastAPI
 from tests.server.conftest import client_of, listening
 from tests.server.oip.conftest import KINDS, OipService, add_sub_inputs, tensor
 
+import headway_wire as wire
 from headway.config import ServerConfig
 from headway.errors import HeadwayError, InferenceFailed, QueueFull
 from headway.server.app import make_app
+from headway.server.oip.classify import classify
 from headway_wire.tensors import to_array
 
 HEADER = "inference-header-content-length"
@@ -344,3 +346,9 @@ async def test_a_client_that_leaves_ends_its_inference(app: FastAPI, service: Oi
         asking.cancel()
         await service.wait_until(lambda: service.num_cancelled == 1)
     assert await asyncio.gather(asking, return_exceptions=True)
+
+
+@pytest.mark.parametrize("shape", [[2, 0], [0, 3], [0]])
+def test_the_classes_of_nothing_are_none(shape: list[int]) -> None:
+    made = classify(wire.Tensor(name="x", datatype="FP32", shape=shape, data=b""), 2, None)
+    assert (made.shape, made.data) == ([*shape[:-1], min(2, shape[-1])], b"")

@@ -231,3 +231,12 @@ async def test_tensors_that_are_no_question_are_refused(
 )
 def test_which_models_are_asked_for_text(framework: str, model_type: ModelType, is_text: bool) -> None:
     assert speaks_text(framework, model_type) is is_text
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost.evil.example"])
+async def test_no_page_of_another_origin_loads_or_unloads(client: httpx2.AsyncClient, verb: str, origin: str) -> None:
+    path = f"/v2/repository/models/add_sub/{verb}"
+    response = await client.post(path, headers={"Origin": origin})
+    assert (response.status_code, list(response.json())) == (403, ["error"])
+    assert (await client.post(path, headers={"Origin": "http://localhost:3000"})).status_code == 200

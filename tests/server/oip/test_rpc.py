@@ -180,6 +180,19 @@ async def test_a_call_that_ends_early_ends_its_inference(ends: str, stub: Stub, 
     await service.wait_until(lambda: service.num_cancelled == 1)
 
 
+async def test_every_method_there_is_asks_for_a_key_but_the_health_s(service: OipService) -> None:
+    (file,) = descriptor_pb2.FileDescriptorSet.FromString(COMPILED.read_bytes()).file
+    names = {method.name for each in file.service for method in each.method}
+    assert {"ModelInfer", "ModelStreamInfer", "RepositoryModelUnload"} <= names
+    async with serving(service, api_keys=("k",)) as stub:
+        for name in names - {"ServerLive", "ServerReady", "ServerMetadata"}:
+            asked = method_messages(name)[0]()
+            call = getattr(stub, name)
+            answer = call(iter([asked])).read() if name == "ModelStreamInfer" else call(asked)
+            assert (await fails(answer))[0] is grpc.StatusCode.UNAUTHENTICATED, name
+    assert not service.asked
+
+
 async def test_a_key_is_asked_for_but_not_by_health(service: OipService) -> None:
     async with serving(service, api_keys=("k",)) as stub:
         for metadata in ([], [("authorization", "Bearer x")], [("x-api-key", "x")]):

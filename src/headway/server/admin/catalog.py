@@ -11,21 +11,19 @@ A change acts at once on this server. An entry may name code to be run, so chang
 reach the server, and come from no page of another origin.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from headway.errors import HostNotAllowed, InvalidRequest, ModelError, Unauthorized, UnsupportedFeature
+from headway.errors import InvalidRequest, ModelError, Unauthorized, UnsupportedFeature
 from headway.server.admin.cards import describe
-from headway.server.body import parse_json
+from headway.server.body import parse_json, read_bytes
 from headway.server.disconnect import run_watched
 from headway.server.errors import json_response
-from headway.server.headers import find_header
 from headway.server.hosts import is_loopback
-from headway.server.middleware import LOCAL_ORIGINS
 from headway.server.openapi import asks
+from headway.server.origins import check_origin
 from headway.server.state import state_of
 from headway.service.catalog import Catalog
 from headway.service.catalog_form import dump_entries, entry_out, list_entries, read_entry
@@ -63,7 +61,7 @@ async def take(request: Request) -> Response:
 @router.post("/admin/models/{name:path}/load")
 async def load(request: Request, name: str) -> Response:
     """Loads the model, and answers once it is ready."""
-    _check_origin(request)
+    check_origin(request)
     service = state_of(request).service
     try:
         card = await run_watched(request.receive, service.load(name), request.scope)
@@ -76,7 +74,7 @@ async def load(request: Request, name: str) -> Response:
 @router.post("/admin/models/{name:path}/unload")
 async def unload(request: Request, name: str) -> Response:
     """Ends the model once nothing uses it; the next request loads it again."""
-    _check_origin(request)
+    check_origin(request)
     service = state_of(request).service
     return json_response(describe(await run_watched(request.receive, service.unload(name), request.scope)))
 
@@ -114,7 +112,7 @@ async def remove(request: Request, name: str) -> Response:
 
 
 async def _read(request: Request) -> Any:
-    return parse_json(await request.body())
+    return parse_json(await read_bytes(request))
 
 
 def _catalog(request: Request) -> Catalog:
@@ -132,16 +130,5 @@ def _changeable(request: Request) -> Catalog:
             f"this server listens on {config.host} without a key, so nobody may change its catalog over HTTP: start it "
             "with --api-key, or use `headway models` on its machine"
         )
-    _check_origin(request)
+    check_origin(request)
     return _catalog(request)
-
-
-def _check_origin(request: Request) -> None:
-    """A page of another origin may send a simple request without asking; with a key, it would have to know it."""
-    config, header = state_of(request).config, find_header(request.scope, b"origin")
-    if header is None or config.api_keys:
-        return
-    if header not in config.allowed_origins and not re.match(LOCAL_ORIGINS, header):
-        raise HostNotAllowed(
-            f"a page of {header[:200]} may not change what is served here: add it with --allowed-origins"
-        )

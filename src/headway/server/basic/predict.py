@@ -10,11 +10,13 @@ in JSON; "input_data" in JSON where it is some, else as text), or files in place
 of several.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
@@ -30,7 +32,7 @@ from headway.core.request import TextPrompt
 from headway.errors import InvalidRequest
 from headway.server.basic.answers import PlainAnswers
 from headway.server.basic.convert import plain_requests
-from headway.server.basic.predict_input import is_tensors, read_tensors, read_value
+from headway.server.basic.predict_input import check_depth, is_tensors, read_tensors, read_value
 from headway.server.basic.schema import GenerateManyBody
 from headway.server.body import Body, ModelName, check_encoding, check_fields, describe, read_body
 from headway.server.disconnect import run_watched
@@ -49,6 +51,8 @@ router = APIRouter(tags=["Plain"])
 
 MAX_FILES = 64
 """Of one form."""
+MAX_EMPTY_LISTS = 1 << 20
+"""Of an output: a caller names shapes in few bytes, and what is told of them must not be more than he could send."""
 
 
 class PredictBody(Body):
@@ -110,6 +114,7 @@ def speaks_tensors(card: ModelCard) -> bool:
 
 async def _infer(request: Request, card: ModelCard, body: PredictBody, arrived_s: float) -> Response:
     state = state_of(request)
+    check_depth(body.parameters, "parameters")
     tensors: Sequence[wire.Tensor] = ()
     value = None
     if is_tensors(body.input_data):
@@ -146,13 +151,27 @@ def tensor_out(tensor: wire.Tensor) -> TensorOut:
 
 
 def nest(flat: list[Any], shape: Sequence[int]) -> Any:
-    """Elements in row-major order as nested lists; of no axes the one."""
+    """Elements in row-major order as nested lists; of no axes the one. Raises InvalidRequest for a great many lists of
+    nothing."""
     if not shape:
         return flat[0]
+    if 0 in shape:
+        return _nest_nothing(shape)
     rows = flat
     for size in reversed(shape[1:]):
-        rows = [rows[start : start + size] for start in range(0, len(rows), size)] if size else [[]] * shape[0]
+        rows = [rows[start : start + size] for start in range(0, len(rows), size)]
     return rows
+
+
+def _nest_nothing(shape: Sequence[int]) -> Any:
+    """The lists of a shape without elements, which may be many."""
+    num_lists = math.prod(shape[: shape.index(0)])
+    if num_lists > MAX_EMPTY_LISTS:
+        raise InvalidRequest(
+            f"an output has the shape {list(shape)}: {num_lists} empty lists, at most {MAX_EMPTY_LISTS} are told; "
+            "POST /v2/models/MODEL/infer tells it flat"
+        )
+    return np.empty(shape, np.uint8).tolist()
 
 
 async def _continue(request: Request, card: ModelCard, body: PredictBody, arrived_s: float) -> Response:
@@ -218,8 +237,8 @@ async def _read_form(request: Request) -> dict[str, Any]:
     try:
         async with request.form(max_files=MAX_FILES, max_fields=16) as form:
             return await _fields_of(form)
-    except (MultiPartException, HTTPException) as error:
-        words = error.detail if isinstance(error, HTTPException) else error.message
+    except (MultiPartException, HTTPException, UnicodeError) as error:
+        words = error.detail if isinstance(error, HTTPException) else str(getattr(error, "message", error))
         raise InvalidRequest(f"the body is no valid form: {words}") from None
 
 

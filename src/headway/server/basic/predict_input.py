@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headway.server.media import MediaFetcher
 
 MAX_URLS = 64
+MAX_DEPTH = 64
+"""Lists and objects within each other, of a value: what is nested deeper would be no data of a model."""
 _TENSOR_KEYS = frozenset({"data", "shape", "datatype"})
 _PARAM = "input_data"
 
@@ -40,13 +42,14 @@ async def read_tensors(
     from headway.server.tensors import tensor_from_json
 
     known: dict[str, str] = {}
-    if any("datatype" not in each for each in value.values()):
+    if any(each.get("datatype") is None for each in value.values()):
         known = {spec["name"]: spec["datatype"] for spec in (await signature()).get("inputs", ())}
     tensors = []
     for name, each in value.items():
         param = f"{_PARAM}.{name[:64]}"
+        shape = each.get("shape")
         datatype = each.get("datatype") or known.get(name) or guess_datatype(each["data"], param)
-        shape = each.get("shape", guess_shape(each["data"]))
+        shape = guess_shape(each["data"]) if shape is None else shape
         _check_types(datatype, shape, param)
         data = each["data"] if isinstance(each["data"], list) else [each["data"]]
         tensors.append(tensor_from_json(name, datatype, shape, data, param=param))
@@ -106,6 +109,7 @@ class _Reader:
     def __init__(self, fetcher: "MediaFetcher | None") -> None:
         self._fetcher = fetcher
         self._num_urls = 0
+        self._bytes_left = 0 if fetcher is None else fetcher.max_bytes
 
     async def read_image(self, value: Any, path: str) -> Any:
         """3, else as read()."""
@@ -115,20 +119,22 @@ class _Reader:
             return [await self._read_image_text(each, f"{path}[{index}]") for index, each in enumerate(value)]
         return await self.read(value, path)
 
-    async def read(self, value: Any, path: str) -> Any:
+    async def read(self, value: Any, path: str, depth: int = 0) -> Any:
         """2 and 4."""
+        if depth > MAX_DEPTH:
+            raise _too_deep(_PARAM)
         if isinstance(value, dict):
-            return await self._read_object(value, path)
+            return await self._read_object(value, path, depth)
         if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
-            return [await self.read(each, f"{path}[{index}]") for index, each in enumerate(value)]
+            return [await self.read(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
         return value
 
-    async def _read_object(self, value: Mapping[str, Any], path: str) -> Any:
+    async def _read_object(self, value: Mapping[str, Any], path: str, depth: int) -> Any:
         if value.keys() == {"b64"}:
             return decode_base64(value["b64"], f"{path}.b64")
         if value.keys() == {"url"} and self._fetcher is not None:
             return await self._fetch(self._fetcher, value["url"], f"{path}.url")
-        return {name: await self.read(each, f"{path}.{name[:64]}") for name, each in value.items()}
+        return {name: await self.read(each, f"{path}.{name[:64]}", depth + 1) for name, each in value.items()}
 
     async def _read_image_text(self, text: str, path: str) -> bytes:
         if text.startswith(("http://", "https://")) and self._fetcher is not None:
@@ -148,7 +154,24 @@ class _Reader:
         self._num_urls += 1
         if self._num_urls > MAX_URLS:
             raise InvalidRequest(f"input_data has more than {MAX_URLS} URLs: send fewer at once", param=_PARAM)
-        return await fetcher.fetch(url, path)
+        data = await fetcher.fetch(url, path, self._bytes_left)
+        self._bytes_left -= len(data)
+        return data
+
+
+def check_depth(value: Any, param: str, depth: int = 0) -> None:
+    """Raises InvalidRequest for what is nested deeper than a value may be."""
+    if depth > MAX_DEPTH:
+        raise _too_deep(param)
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            check_depth(each, param, depth + 1)
+
+
+def _too_deep(param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{param} has over {MAX_DEPTH} lists and objects within each other: make it flatter", param=param
+    )
 
 
 def decode_base64(text: Any, path: str) -> bytes:

@@ -21,6 +21,8 @@ def classify(tensor: wire.Tensor, num_classes: int, labels: Sequence[str] | None
         )
     array = to_array(tensor)
     count = min(num_classes, array.shape[-1])
+    if not array.size:
+        return wire.Tensor(name=tensor.name, datatype="BYTES", shape=[*array.shape[:-1], count], data=b"")
     # From the end of an ascending order that is stable over the reversed row: the lower of equal indexes comes first.
     reversed_order = np.argsort(array[..., ::-1], axis=-1, kind="stable")[..., ::-1]
     order = (array.shape[-1] - 1 - reversed_order)[..., :count].reshape(-1, count)

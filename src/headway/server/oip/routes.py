@@ -21,6 +21,7 @@ from headway.server.oip.generate import generate as generate_answer
 from headway.server.oip.schema import GenerateBody, IndexBody, InferBody, LoadBody, UnloadBody
 from headway.server.oip.targets import Target, find_target, split_path
 from headway.server.openapi import in_path, takes
+from headway.server.origins import check_origin
 from headway.server.state import state_of
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
@@ -120,6 +121,7 @@ async def index(request: Request) -> Response:
 @router.post("/repository/models/{model:path}/load", openapi_extra=takes(LoadBody) | _MODEL)
 async def load(request: Request) -> Response:
     """Makes a model resident; answers once it is ready."""
+    check_origin(request)
     body = await _read_optional(request, LoadBody)
     name = request.path_params["model"]
     work = repository.load(state_of(request), name, body.parameters)
@@ -130,6 +132,7 @@ async def load(request: Request) -> Response:
 @router.post("/repository/models/{model:path}/unload", openapi_extra=takes(UnloadBody) | _MODEL)
 async def unload(request: Request) -> Response:
     """Lets a model go; answers once its memory is free."""
+    check_origin(request)
     body = await _read_optional(request, UnloadBody)
     name = request.path_params["model"]
     await run_watched(request.receive, repository.unload(state_of(request), name, body.parameters), request.scope)

@@ -27,8 +27,16 @@ class InferMetrics:
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._ended: dict[tuple[str, Outcome], tuple[Counter, Histogram]] = {}
 
     def end(self, model: str, outcome: Outcome, seconds: float) -> None:
         """An inference is over; `model` must be the name of one that is served."""
-        self.requests.labels(model, outcome).inc()
-        self.latency.labels(model).observe(seconds)
+        requests, latency = self._ended.get((model, outcome)) or self._find(model, outcome)
+        requests.inc()
+        latency.observe(seconds)
+
+    def _find(self, model: str, outcome: Outcome) -> tuple[Counter, Histogram]:
+        """Those of the labels, which are looked up once."""
+        found = self.requests.labels(model, outcome), self.latency.labels(model)
+        self._ended[model, outcome] = found
+        return found

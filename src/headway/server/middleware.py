@@ -13,7 +13,7 @@ from collections.abc import Callable
 from secrets import token_hex
 
 import structlog
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,7 +39,6 @@ OPEN_PATHS = frozenset(
 )
 """Answered without a key, and while shutting down. Every other path, also one that does not exist, needs both."""
 DRAIN_PATHS = OPEN_PATHS | {"/metrics"}
-LOCAL_ORIGINS = r"^https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$"
 BODY_TIMEOUT_S = 60.0
 """How long the next piece of a body may take."""
 BODY_EXTENSION = "headway.body_has_come"
@@ -55,7 +54,7 @@ class RequestScope:
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self.app = app
         self._state = state
-        self._answers: dict[tuple[str, str, int], Counter] = {}
+        self._answers: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -99,20 +98,23 @@ class RequestScope:
     def _record(self, scope: Scope, status: int, duration_s: float) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "OTHER"
         handler = getattr(scope.get("route"), "path", "none")
-        self._answers_of(handler, method, status).inc()
-        self._state.metrics.http_duration.labels(handler).observe(duration_s)
+        answers, durations = self._answers_of(handler, method, status)
+        answers.inc()
+        durations.observe(duration_s)
         level = logging.DEBUG if handler in DRAIN_PATHS else logging.INFO
         duration_s = round(duration_s, 4)
         log_plainly(
             _request_log, level, "request", method=method, handler=handler, status=status, duration_s=duration_s
         )
 
-    def _answers_of(self, handler: str, method: str, status: int) -> Counter:
-        """Their count, looked up once."""
+    def _answers_of(self, handler: str, method: str, status: int) -> tuple[Counter, Histogram]:
+        """Their count, and how long they took; looked up once."""
         key = handler, method, status
         found = self._answers.get(key)
         if found is None:
-            found = self._answers[key] = self._state.metrics.http_requests.labels(handler, method, str(status))
+            metrics = self._state.metrics
+            found = metrics.http_requests.labels(handler, method, str(status)), metrics.http_duration.labels(handler)
+            self._answers[key] = found
         return found
 
 

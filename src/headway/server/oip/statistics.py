@@ -1,9 +1,8 @@
 """How many inferences came through the protocol's doors, and how long they took: for /stats and ModelStatistics."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 
 from headway.observe.clock import Clock
 
@@ -45,17 +44,35 @@ class InferenceStatistics:
         """Zeros where there was no inference."""
         return self._models.get(key) or ModelStatistics()
 
-    @contextmanager
-    def measure(self, key: ModelKey) -> Iterator[None]:
+    def measure(self, key: ModelKey) -> "Measurement":
         """Around one inference; it failed if this is left by an exception."""
-        statistics = self._models.setdefault(key, ModelStatistics())
-        started_s = self._clock.now()
-        try:
-            yield
-        except BaseException:
+        statistics = self._models.get(key)
+        if statistics is None:
+            statistics = self._models[key] = ModelStatistics()
+        return Measurement(statistics, self._clock)
+
+
+class Measurement:
+    """A context manager. A class of its own: contextlib's make a generator for each inference."""
+
+    __slots__ = ("_clock", "_started_s", "_statistics")
+
+    def __init__(self, statistics: ModelStatistics, clock: Clock) -> None:
+        self._statistics = statistics
+        self._clock = clock
+        self._started_s = 0.0
+
+    def __enter__(self) -> None:
+        self._started_s = self._clock.now()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        statistics, seconds = self._statistics, self._clock.now() - self._started_s
+        if error is not None:
             statistics.num_failures += 1
-            statistics.failure_s += self._clock.now() - started_s
-            raise
+            statistics.failure_s += seconds
+            return
         statistics.num_successes += 1
-        statistics.success_s += self._clock.now() - started_s
+        statistics.success_s += seconds
         statistics.last_inference_ms = time.time_ns() // 1_000_000

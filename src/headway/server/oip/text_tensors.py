@@ -8,8 +8,8 @@ The parameters of a request are sampling parameters too; those in sampling_param
 """
 
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 import headway_wire as wire
 from headway.core.embedding import EmbedRequest
@@ -119,7 +119,7 @@ def is_stream_wanted(request: InferRequest) -> bool:
 
 def new_request_id() -> str:
     """Of one that has none of its own."""
-    return f"infer-{uuid4().hex}"
+    return f"infer-{token_hex(16)}"
 
 
 def _make_specs(specs: Sequence[Spec]) -> list[wire.TensorSpec]:

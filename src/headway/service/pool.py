@@ -27,7 +27,7 @@ from headway.service.events import (
     Stop,
 )
 from headway.service.pool_state import PLACED, PoolState, Residency, Rules, total
-from headway.service.residency import transition
+from headway.service.residency import grant_at_once, transition
 
 
 class Effects(Protocol):
@@ -107,6 +107,17 @@ class Pool:
                     self._act(effect)
         finally:
             self._is_running = False
+
+    def try_grant(self, model: str, *, is_use: bool) -> int | None:
+        """A lease at once where a Want would have it at once: the generation of its worker, and LeaseEnded must follow.
+        None: post a Want."""
+        if self._is_running:
+            return None  # events before it wait
+        granted = grant_at_once(self.state, model, is_use=is_use, now=self._clock.now())
+        if granted is None:
+            return None
+        self.state = granted
+        return granted.models[model].generation
 
     @property
     def num_leases(self) -> int:

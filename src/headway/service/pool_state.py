@@ -154,10 +154,7 @@ class Step:
     def grant(self, want: Want) -> None:
         """A lease; the ticket must not be in the line any more."""
         residency = self.state.models[want.model]
-        leased = replace(residency, num_leases=residency.num_leases + 1, last_used_at=self.now)
-        if want.is_use:
-            leased = replace(leased, num_uses=residency.num_uses + 1, inflation=self.state.inflation)
-        self.set(want.model, leased)
+        self.set(want.model, leased(self.state, residency, is_use=want.is_use, now=self.now))
         self.effects.append(Grant(want.ticket, want.model, residency.generation))
 
     def stop(self, model: str, reason: StopReason, error: HeadwayError | None = None) -> None:
@@ -205,6 +202,15 @@ class Step:
     def is_wanted(self, model: str) -> bool:
         """Whether a ticket waits for it."""
         return any(want.model == model for want in self.state.waiting)
+
+
+def leased(state: PoolState, residency: Residency, *, is_use: bool, now: float) -> Residency:
+    """It has one lease more."""
+    num_leases = residency.num_leases + 1
+    if not is_use:
+        return replace(residency, num_leases=num_leases, last_used_at=now)
+    num_uses, inflation = residency.num_uses + 1, state.inflation
+    return replace(residency, num_leases=num_leases, last_used_at=now, num_uses=num_uses, inflation=inflation)
 
 
 def down(residency: Residency) -> Residency:

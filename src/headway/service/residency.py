@@ -52,7 +52,17 @@ from headway.service.events import (
     WorkerReady,
 )
 from headway.service.placement import place
-from headway.service.pool_state import PLACED, PoolState, Residency, Rules, Step, charge_measured, down, resources
+from headway.service.pool_state import (
+    PLACED,
+    PoolState,
+    Residency,
+    Rules,
+    Step,
+    charge_measured,
+    down,
+    leased,
+    resources,
+)
 
 
 def transition(state: PoolState, event: Event, *, now: float, rules: Rules) -> tuple[PoolState, tuple[Effect, ...]]:
@@ -112,13 +122,26 @@ def _take_news(step: Step, event: Event) -> None:
             _idle_check(step, event)
 
 
+def grant_at_once(state: PoolState, model: str, *, is_use: bool, now: float) -> PoolState | None:
+    """What follows from a Want in case 2, which is nearly every request's: without a ticket, an event and an effect.
+    None: not this case."""
+    residency = state.models.get(model)
+    if state.is_draining or residency is None or residency.is_removed or not _is_free(state, model, residency):
+        return None
+    return replace(state, models={**state.models, model: leased(state, residency, is_use=is_use, now=now)})
+
+
+def _is_free(state: PoolState, model: str, residency: Residency) -> bool:
+    return residency.status == "ready" and not residency.is_leaving and model not in state.in_the_way
+
+
 def _want(step: Step, want: Want) -> bool:
     state, residency = step.state, step.state.models.get(want.model)
     if state.is_draining:  # 1
         step.effects.append(Deny(want.ticket, denials.shutting_down()))
     elif residency is None or residency.is_removed:
         step.effects.append(Deny(want.ticket, denials.removed(want.model)))
-    elif residency.status == "ready" and not residency.is_leaving and want.model not in state.in_the_way:  # 2
+    elif _is_free(state, want.model, residency):  # 2
         step.grant(want)
     elif residency.status == "failed" and step.now < residency.retry_at:  # 3
         step.effects.append(Deny(want.ticket, denials.not_ready(want.model, residency, step.now)))

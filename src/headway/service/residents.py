@@ -142,6 +142,11 @@ class Residents:
 
         Raises ModelNotReady, QueueFull, OutOfMemory, ModelNotFound, ShuttingDown, or why it can not be loaded.
         """
+        generation = self.pool.try_grant(model.id, is_use=is_use)
+        if generation is not None:
+            lease = self._make_lease(model, generation, is_use)
+            if lease is not None:
+                return lease
         want = Want(next(self._tickets), model.id, is_use)
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._waiting[want.ticket] = want, future
@@ -277,12 +282,12 @@ class Residents:
     def grant(self, effect: Grant) -> None:
         model = self.models[effect.model]
         want, future = self._waiting.get(effect.ticket, (None, None))
-        if model.client is None or want is None or future is None or future.done():
+        if want is None or future is None or future.done():
             self.pool.post(LeaseEnded(effect.model, effect.generation, has_served=False, is_use=False))
             return
-        self._num_leased += 1
-        self._unused.clear()
-        future.set_result(Lease(model, model.client, functools.partial(self._end_lease, model, effect, want)))
+        lease = self._make_lease(model, effect.generation, want.is_use)
+        if lease is not None:
+            future.set_result(lease)
 
     def deny(self, effect: Deny) -> None:
         _, future = self._waiting.get(effect.ticket, (None, None))
@@ -303,13 +308,22 @@ class Residents:
         self.deny(Deny(ticket, error))
         self.pool.post(Unwant(ticket))
 
-    def _end_lease(self, model: ServedModel, grant: Grant, want: Want, has_served: bool) -> None:
+    def _make_lease(self, model: ServedModel, generation: int, is_use: bool) -> Lease | None:
+        """Of what the pool has granted; None, and it is given back: there is no client."""
+        if model.client is None:
+            self.pool.post(LeaseEnded(model.id, generation, has_served=False, is_use=False))
+            return None
+        self._num_leased += 1
+        self._unused.clear()
+        return Lease(model, model.client, functools.partial(self._end_lease, model, generation, is_use))
+
+    def _end_lease(self, model: ServedModel, generation: int, is_use: bool, has_served: bool) -> None:
         self._num_leased -= 1
         if not self._num_leased:
             self._unused.set()
-        self.pool.post(LeaseEnded(grant.model, grant.generation, has_served, want.is_use))
+        self.pool.post(LeaseEnded(model.id, generation, has_served, is_use))
         if not self.residency(model).num_leases:
-            self.memory.look(model, grant.generation)
+            self.memory.look(model, generation)
 
     def _tell_pool(self, event: WorkerEvent) -> None:
         self.pool.post(event)

@@ -19,12 +19,11 @@ def check_infer(signature: wire.Signature, request: wire.Infer) -> None:
         raise UnsupportedFeature(
             f"the model takes no tensors ({_names(request.tensors)} came): give it a value by /predict", param="inputs"
         )
-    _check_names(signature, request.tensors)
-    specs = {spec.name: spec for spec in signature.inputs}
-    for tensor in request.tensors:
+    for tensor, spec in zip(request.tensors, _specs_of(signature, request.tensors), strict=True):
         check_tensor(tensor)
-        _check_spec(tensor, specs[tensor.name])
-    _check_outputs(signature, request.outputs)
+        _check_spec(tensor, spec)
+    if request.outputs:
+        _check_outputs(signature, request.outputs)
 
 
 def check_tensor(tensor: wire.Tensor) -> None:
@@ -35,7 +34,7 @@ def check_tensor(tensor: wire.Tensor) -> None:
             f"input {tensor.name!r} has the datatype {tensor.datatype[:50]!r}; it must be one of {known}",
             param="inputs",
         )
-    if any(size < 0 for size in tensor.shape):
+    if min(tensor.shape, default=0) < 0:
         raise InvalidRequest(f"input {tensor.name!r} has the shape {tensor.shape}: no size is negative", param="inputs")
     count = num_elements(tensor.shape)
     if tensor.datatype == "BYTES":
@@ -57,6 +56,16 @@ def _check_value(signature: wire.Signature, request: wire.Infer) -> None:
         raise UnsupportedFeature(f"the model takes tensors and no value: {wanted}", param="inputs")
     if request.outputs:
         raise InvalidRequest("outputs can only be chosen where tensors are given, and a value came", param="outputs")
+
+
+def _specs_of(signature: wire.Signature, tensors: Sequence[wire.Tensor]) -> Sequence[wire.TensorSpec]:
+    """Of each tensor. Raises InvalidRequest for names that are not the model's inputs, or not all of them."""
+    specs = signature.inputs
+    if [tensor.name for tensor in tensors] == [spec.name for spec in specs]:  # as nearly every request has them
+        return specs
+    _check_names(signature, tensors)
+    by_name = {spec.name: spec for spec in specs}
+    return [by_name[tensor.name] for tensor in tensors]
 
 
 def _check_names(signature: wire.Signature, tensors: Sequence[wire.Tensor]) -> None:

@@ -229,7 +229,8 @@ class InferClient:
                 return
             call = self._waiting.popleft()
             try:
-                min(ready, key=lambda instance: len(instance.calls)).send(call)
+                least = ready[0] if len(ready) == 1 else min(ready, key=lambda instance: len(instance.calls))
+                least.send(call)
                 self._num_at_work += 1
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
                 kind = PayloadTooLarge if isinstance(error, wire.FrameTooLarge) else InvalidRequest
@@ -315,8 +316,10 @@ def _message(request: InferRequest, wire_id: str) -> wire.Infer:
 
 def _num_bytes(request: InferRequest) -> int:
     """Of what a request holds, where it can be told at once."""
-    value = len(request.value) if isinstance(request.value, bytes | str) else 0
-    return value + sum(len(tensor.data) for tensor in request.tensors)
+    num_bytes = len(request.value) if isinstance(request.value, bytes | str) else 0
+    for tensor in request.tensors:
+        num_bytes += len(tensor.data)
+    return num_bytes
 
 
 def _add(totals: dict[str, float], stats: Mapping[str, float]) -> None:

@@ -67,6 +67,8 @@ class Instance:
         self.channel: Channel | None = None
         self.is_gone = False
         self.is_closing = False
+        self.was_ready = False
+        """Its load succeeded."""
         self._owner = owner
         self._clock = clock
         self._stall_timeout_s = stall_timeout_s
@@ -74,11 +76,6 @@ class Instance:
         self._is_stalled = False
         self._progress_at = clock.now()
         self._stall_timer: Timer | None = None
-
-    @property
-    def was_ready(self) -> bool:
-        """Its load succeeded."""
-        return self.ready.done() and not self.ready.cancelled() and not self.ready.exception()
 
     @property
     def is_ready(self) -> bool:
@@ -162,6 +159,7 @@ class Instance:
                 self._owner.on_loading(self, message)
             case wire.Ready():
                 if not self.ready.done():
+                    self.was_ready = True
                     self.ready.set_result(message)
             case wire.Failed():
                 self._failure = from_wire(message.error)

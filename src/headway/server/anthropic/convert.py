@@ -1,8 +1,8 @@
 """Anthropic's bodies to GenerateRequests, valid by construction. The only file that knows both."""
 
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 from headway.core.request import ChatPrompt, GenerateRequest
 from headway.core.sampling import SamplingParams, sampling_defaults
@@ -35,7 +35,7 @@ def message_request(body: MessagesBody, defaults: Mapping[str, Any]) -> Generate
     """
     prompt = message_prompt(body)
     return GenerateRequest(
-        f"msg_{uuid4().hex}",
+        f"msg_{token_hex(16)}",
         body.model,
         prompt,
         _sampling(body, defaults),

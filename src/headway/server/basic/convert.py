@@ -1,8 +1,8 @@
 """The plain bodies to GenerateRequests and prompts, valid by construction."""
 
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 from headway.core.request import GenerateRequest, Prompt, TextPrompt
 from headway.errors import InvalidRequest
@@ -23,7 +23,7 @@ def plain_requests(
     max_tokens = usual_max_tokens(body, defaults, PLAIN_MAX_TOKENS)
     sampling = to_sampling(body, defaults, max_tokens=max_tokens)
     check_num_choices(len(prompts), sampling.n)
-    base = f"gen-{uuid4().hex}"
+    base = f"gen-{token_hex(16)}"
     with_special = body.add_special_tokens is not False
     return [
         GenerateRequest(

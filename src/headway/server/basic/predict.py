@@ -12,8 +12,8 @@ of several.
 
 import math
 from collections.abc import Sequence
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -122,7 +122,7 @@ async def _infer(request: Request, card: ModelCard, body: PredictBody, arrived_s
     else:
         value = await run_watched(request.receive, read_value(body.input_data, card.type, state.media), request.scope)
     wanted = InferRequest(
-        request_id=f"infer-{uuid4().hex}",
+        request_id=f"infer-{token_hex(16)}",
         model=card.id,
         tensors=tensors,
         value=value,
@@ -199,7 +199,7 @@ async def _embed(request: Request, card: ModelCard, body: PredictBody, arrived_s
     if body.parameters:
         raise InvalidRequest("an encoder has no parameters here: POST /v1/embeddings takes them", param="parameters")
     wanted = EmbedRequest(
-        request_id=f"embd-{uuid4().hex}",
+        request_id=f"embd-{token_hex(16)}",
         model=card.id,
         inputs=[TextPrompt(text) for text in _texts(body.input_data)],
     )

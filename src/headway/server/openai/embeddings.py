@@ -5,8 +5,8 @@ import base64
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Any, ClassVar, Literal, cast
-from uuid import uuid4
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -112,7 +112,7 @@ def embed_request(body: EmbeddingBody) -> EmbedRequest:
     if body.dimensions is not None and body.dimensions < 1:
         raise InvalidRequest(f"dimensions is {body.dimensions}; it must be at least 1", param="dimensions")
     return EmbedRequest(
-        request_id=f"embd-{uuid4().hex}",
+        request_id=f"embd-{token_hex(16)}",
         model=body.model,
         inputs=cast(Sequence[TextPrompt | TokensPrompt], prompts),
         dimensions=body.dimensions,

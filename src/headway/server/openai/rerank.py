@@ -1,7 +1,7 @@
 """POST /v1/rerank: documents by how well they answer a query, as Jina, Cohere and vLLM have it; also /rerank."""
 
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -65,7 +65,7 @@ async def rerank(request: Request) -> Response:
     if body.top_n is not None and body.top_n < 1:
         raise InvalidRequest(f"top_n is {body.top_n}; it must be at least 1", param="top_n")
     wanted = ScoreRequest(
-        request_id=f"rerank-{uuid4().hex}",
+        request_id=f"rerank-{token_hex(16)}",
         model=body.model,
         firsts=[body.query],
         seconds=documents,

@@ -1,8 +1,8 @@
 """POST /v1/score: how well texts fit each other, pair by pair, as vLLM has it; also /score."""
 
 import time
+from secrets import token_hex
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -57,7 +57,7 @@ async def score(request: Request) -> Response:
     arrived_s = state.clock.now()
     body = await read_body(request, ScoreBody)
     wanted = ScoreRequest(
-        request_id=f"score-{uuid4().hex}",
+        request_id=f"score-{token_hex(16)}",
         model=body.model,
         firsts=to_texts(body.text_1, "text_1"),
         seconds=to_texts(body.text_2, "text_2"),

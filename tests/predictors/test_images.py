@@ -114,6 +114,24 @@ def test_a_small_file_of_many_pixels_is_not_decoded() -> None:
         decode_image(png_of_size(9, 9), max_pixels=80)
 
 
+@pytest.mark.parametrize("resize", ["crop", 256])
+@pytest.mark.parametrize(("height", "width"), [(1, 200_000), (200_000, 1)])
+def test_a_thin_image_is_not_made_a_huge_one(height: int, width: int, resize: Any) -> None:
+    # Its shorter side made 224 long, the longer one would be 44,800,000.
+    assert prepared(np.zeros((height, width, 3), np.uint8), resize=resize).shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize(("height", "width"), [(5, 90), (90, 5), (37, 41)])
+def test_what_is_cut_off_need_not_be_made(height: int, width: int, interpolation: Any) -> None:
+    # Without jumps: between its two passes Pillow rounds and clips, and the order of these is its own choice.
+    rows, columns = np.mgrid[:height, :width]
+    image = np.stack([40 + 2 * rows + columns // 2, 200 - rows, 50 + columns], axis=-1).astype(np.uint8)
+    options = {"size": (12, 10), "resize": 16, "datatype": "UINT8", "interpolation": interpolation}
+    whole, part = prepared(image, **options), prepared(image, **options, max_pixels=1)
+    assert np.abs(whole.astype(int) - part.astype(int)).max() <= 1
+
+
 @pytest.mark.parametrize("data", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"%PDF-1.4", b"\xff\xd8\xff\xe0" + bytes(40)])
 def test_what_is_no_image_is_refused(data: bytes) -> None:
     with pytest.raises(PredictorError, match=f"the {len(data)} bytes are no image"):

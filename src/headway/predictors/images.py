@@ -39,7 +39,7 @@ class ImageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     datatype: Literal["FP32", "FP16", "UINT8"] = "FP32"
     """UINT8: neither scaled nor normalised."""
     max_pixels: int = MAX_PIXELS
-    """Of an image that comes: a small file can name a huge one."""
+    """Of an image that comes: a small file can name a huge one. Of one that is resized no more are made either."""
 
     @property
     def shape(self) -> list[int]:
@@ -161,8 +161,13 @@ def _resize(image: Any, options: ImageOptions) -> Any:
     else:
         ratio = max(width / image.width, height / image.height)
         new_width, new_height = max(width, int(image.width * ratio)), max(height, int(image.height * ratio))
-    image = image.resize((new_width, new_height), method)
     left, top = round((new_width - width) / 2), round((new_height - height) / 2)
+    if new_width * new_height > options.max_pixels:
+        # What is cut off is not made at all: a thin image of few pixels would become a huge one.
+        x, y = image.width / new_width, image.height / new_height
+        right, bottom = min((left + width) * x, image.width), min((top + height) * y, image.height)
+        return image.resize((width, height), method, box=(left * x, top * y, right, bottom))
+    image = image.resize((new_width, new_height), method)
     return image.crop((left, top, left + width, top + height))
 
 

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from headway.predictors.arrays import Arrays, array_of_value, run_batch, sigmoid, softmax, tensor_outputs
+from headway.predictors.arrays import (
+    Arrays,
+    array_of_value,
+    compute_together,
+    run_batch,
+    sigmoid,
+    softmax,
+    tensor_outputs,
+)
 from headway.predictors.options import invalid_input
 from headway_wire import Infer, Outputs, PredictorError, TensorSpec
 from headway_wire.tensors import to_array
@@ -58,6 +66,18 @@ def test_requests_of_other_shapes_are_other_batches() -> None:
     model = Doubling()
     assert model.run(asked(1, [[1.0]]), asked(2, [[1.0, 2.0]]), asked(3, [[5.0]])) == [[[2.0]], [[2.0, 4.0]], [[10.0]]]
     assert model.batches == [[2, 1], [1, 2]]
+
+
+def test_inputs_whose_first_axes_are_of_several_lengths_are_computed_alone() -> None:
+    def similar(arrays: Arrays) -> Arrays:
+        return {"y": arrays["queries"] @ arrays["texts"].T}
+
+    parts = [
+        {"queries": np.full((1, 2), it, np.float32), "texts": np.ones((rows, 2), np.float32)}
+        for it, rows in ((1, 1), (2, 3))
+    ]
+    first, second = compute_together(parts, similar)
+    assert (first["y"].tolist(), second["y"].tolist()) == ([[2]], [[4, 4, 4]])
 
 
 def test_an_output_that_does_not_follow_the_batch_is_computed_one_by_one() -> None:

@@ -114,6 +114,14 @@ def test_an_output_that_does_not_follow_the_batch_is_computed_alone(tmp_path: Pa
     assert load(path)[1].can_batch is False
 
 
+def test_an_output_of_items_by_items_is_computed_alone(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])]
+    path = save(
+        tmp_path / "m.onnx", nodes, [("x", TensorProto.FLOAT, ["n", 2])], [("y", TensorProto.FLOAT, ["n", "n"])]
+    )
+    assert load(path)[1].can_batch is False
+
+
 def test_lists_of_numbers_are_the_one_input_and_logits_become_probabilities(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     value = [(name, TensorProto.FLOAT, ["n", 2]) for name in "xy"]

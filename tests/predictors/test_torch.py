@@ -42,6 +42,10 @@ class Total(nn.Module):
     def forward(self, x):
         return x.sum().reshape(1)
 
+class Similar(nn.Module):
+    def forward(self, x):
+        return x @ x.T
+
 class Broken(nn.Module):
     def forward(self, x):
         raise RuntimeError("out of coffee")
@@ -116,6 +120,12 @@ def test_tensors_are_answered_as_the_module_does_in_eval(load: Loaded, net: Any)
         wanted = net(torch.tensor(rows))
     for _ in range(2):  # dropout would not give it twice
         np.testing.assert_array_equal(answer(predictor, tensors=[points(rows)])["output"], wanted)
+
+
+def test_an_output_of_items_by_items_is_computed_alone(load: Loaded) -> None:
+    _, signature = load(**{"class": "Similar"}, weights=None)
+    assert not signature.can_batch
+    assert signature.outputs[0].shape == [-1, -1]
 
 
 def test_requests_of_a_batch_get_their_own_rows(load: Loaded, net: Any) -> None:
@@ -278,7 +288,7 @@ def test_a_file_that_is_cut_off_is_told(load: Loaded, net: Any, folder: Path, na
         ({"class": "Net", "weights": "../model.py"}, "InvalidConfig", "outside"),
         ({"class": "Net"}, "InvalidConfig", "has 0 files of weights"),
         ({"class": "Absent", "weights": None}, "InvalidConfig", "no class or function 'Absent'"),
-        ({"class": "", "weights": None}, "InvalidConfig", r"5 modules \(Net, Two, Total, Broken, Tied\)"),
+        ({"class": "", "weights": None}, "InvalidConfig", r"6 modules \(Net, Two, Total, Similar, Broken, Tied\)"),
         ({"class": "make_nothing", "weights": None}, "InvalidConfig", "made a int"),
         ({"class": "Net", "kwargs": {"depth": 2}, "weights": None}, "ModelError", r"Net\(depth=2\) raised TypeError"),
         ({"class": "Broken", "weights": None}, "ModelError", "RuntimeError: out of coffee"),

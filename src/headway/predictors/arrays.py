@@ -20,8 +20,8 @@ def run_batch(
 ) -> list[Outputs]:
     """An answer to each request, in order; what is wrong with one fails that one alone.
 
-    `prepare` makes the inputs of one request, whose first axes are as long as each other; those that fit together are
-    computed together, and each request gets its part of every output (`answer`). What `compute` raises is raised.
+    `prepare` makes the inputs of one request; those that fit together are computed together, and each request gets its
+    part of every output (`answer`). What `compute` raises is raised.
     """
     answers: dict[int, Outputs] = {}
     groups: dict[Any, list[tuple[int, Arrays]]] = {}
@@ -42,10 +42,11 @@ def run_batch(
 def compute_together(parts: Sequence[Arrays], compute: Callable[[Arrays], Arrays]) -> list[Arrays]:
     """The outputs of each of the inputs, joined along their first axes; one by one where an output does not follow it.
 
-    Of one alone the outputs are as they are, whatever their first axes.
+    Of one alone the outputs are as they are, whatever their first axes. Where the inputs of one have first axes of
+    several lengths these count other things than its items, and each is computed alone.
     """
-    if len(parts) == 1:
-        return [compute(parts[0])]
+    if len(parts) == 1 or not all(_has_one_length(arrays) for arrays in parts):
+        return [compute(arrays) for arrays in parts]
     sizes = [len(next(iter(arrays.values()))) for arrays in parts]
     joined = compute({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     if any(array.ndim == 0 or len(array) != sum(sizes) for array in joined.values()):
@@ -126,6 +127,10 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     wide = logits.astype(np.float32)
     small = np.exp(-np.abs(wide))  # never overflows
     return np.asarray(np.where(wide >= 0, 1, small) / (1 + small))
+
+
+def _has_one_length(arrays: Arrays) -> bool:
+    return len({array.shape[:1] for array in arrays.values()}) == 1 and all(array.ndim for array in arrays.values())
 
 
 def _form(arrays: Arrays) -> tuple[Any, ...]:

@@ -147,12 +147,14 @@ class OnnxPredictor(InferPredictor):
             return None  # zeros are a guess: what the model takes may be something else
 
     def _can_batch(self, one: Sequence[Any] | None) -> bool:
-        """Whether the first axis of every input is free, and that of every output follows it."""
+        """Whether the first axis of every input is free, that of every output follows it, and no other one does: an
+        output of items by items is about all that are computed together."""
         if one is None or not all(spec.shape and spec.shape[0] == -1 for spec in self._inputs):
             return False
         two = self._warm_up(2)
         return two is not None and all(
-            len(np.shape(it)) > 0 and (len(it), len(other)) == (1, 2) for it, other in zip(one, two, strict=True)
+            np.shape(it)[:1] == (1,) and np.shape(other) == (2, *np.shape(it)[1:])
+            for it, other in zip(one, two, strict=True)
         )
 
     def _read_map_labels(self, warm: Sequence[Any] | None) -> list[str] | None:

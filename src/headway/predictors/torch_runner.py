@@ -224,7 +224,9 @@ def warm_up(
 ) -> tuple[list[TensorSpec], bool]:
     """The outputs, from running the model on zeros, and whether requests can be computed together.
 
-    They can if every input's first axis is free, and every output's first axis follows it.
+    They can if every input's first axis is free, and of every output the first axis follows it and no other one: an
+    output of items by items is about all that are computed together.
+
     Raises PredictorError with the model's own words.
     """
     is_free = all(spec.shape and spec.shape[0] == FREE for spec in inputs)
@@ -238,10 +240,16 @@ def warm_up(
         raise PredictorError(
             "ModelError", f"the model failed on zeros of its inputs ({told}): {type(error).__name__}: {error}"
         ) from error
-    follows = [bool(shape) and shape[0] == 1 and two[name][1][:1] == [2] for name, (_, shape) in one.items()]
-    can_batch = is_free and all(follows)
+    made = {name: (shape, two[name][1]) for name, (_, shape) in one.items()}
+    can_batch = is_free and all(of_one[:1] == [1] and of_two == [2, *of_one[1:]] for of_one, of_two in made.values())
     outputs = [
-        TensorSpec(name=name, datatype=datatype, shape=[FREE, *shape[1:]] if followed else shape)
-        for (name, (datatype, shape)), followed in zip(one.items(), follows, strict=True)
+        TensorSpec(name=name, datatype=datatype, shape=_free_shape(*made[name])) for name, (datatype, _) in one.items()
     ]
     return outputs, can_batch
+
+
+def _free_shape(of_one: list[int], of_two: list[int]) -> list[int]:
+    """Sizes that are others for two items than for one are free."""
+    if len(of_one) != len(of_two):
+        return of_one
+    return [one if one == two else FREE for one, two in zip(of_one, of_two, strict=True)]

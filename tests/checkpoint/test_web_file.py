@@ -12,7 +12,7 @@ import pytest
 
 from checkpoint.http_stand_in import Answer, StandIn
 from headway.checkpoint.progress import silent
-from headway.checkpoint.web_file import fetch_web_file
+from headway.checkpoint.web_file import fetch_web_file, shown_source
 from headway.config import CheckpointConfig
 from headway.errors import DownloadFailed, InvalidConfig
 
@@ -217,3 +217,17 @@ def test_two_at_a_time_fetch_once(stand_in: StandIn, tmp_path: Path) -> None:
         thread.join(30)
     assert found[0] == found[1]
     assert stand_in.seen == ["GET /a"]
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("https://u:p@ss@h/a.zip?token=t#f", "https://h/a.zip"),
+        ("https://h/a@b.zip", "https://h/a@b.zip"),
+        ("s3://bucket/model", "s3://bucket/model"),
+        ("/models/a?b@c", "/models/a?b@c"),
+        ("ORG/NAME:FILE.gguf", "ORG/NAME:FILE.gguf"),
+    ],
+)
+def test_a_source_is_shown_without_keys(source: str, shown: str) -> None:
+    assert shown_source(source) == shown

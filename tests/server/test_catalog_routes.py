@@ -291,3 +291,13 @@ async def test_a_preset_that_thinks_does_so_for_clients_of_anthropic_too() -> No
                 counts[model, name] = response.json()["input_tokens"]
         assert counts["m", "plain"] == counts["m", "off"] == counts["deep", "off"]
         assert counts["deep", "plain"] != counts["deep", "off"]
+
+    async def test_who_asks_models_is_told_no_key_of_a_source(self) -> None:
+        source = "https://user:secret1@models.example/x.zip?token=secret2#secret3"
+        entry = CatalogEntry(id="m", framework="onnx", source=source, aliases=("x",))
+        async with served(entry) as (_, client):
+            for path in ("/v1/models", "/v1/models/m", "/admin/models", "/v2/models/m", "/metrics", "/v2/models/stats"):
+                assert "secret" not in (await client.get(path)).text, path
+            (found,) = [each for each in (await client.get("/v1/models")).json()["data"] if each["id"] == "m"]
+            assert found["root"] == "https://models.example/x.zip"
+            assert (await client.get("/admin/catalog")).json()["models"][0]["source"] == source

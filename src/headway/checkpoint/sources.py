@@ -11,7 +11,7 @@ from headway.checkpoint.demo import fetch_demo
 from headway.checkpoint.hub import fetch_from_hub, parse_hub_source
 from headway.checkpoint.object_store import fetch_object, is_object_store
 from headway.checkpoint.progress import Progress, silent
-from headway.checkpoint.web_file import fetch_web_file
+from headway.checkpoint.web_file import fetch_web_file, shown_address
 from headway.config import CheckpointConfig
 from headway.errors import DownloadFailed, InvalidConfig
 
@@ -88,7 +88,7 @@ def _fetch_address(source: str, scheme: str, config: CheckpointConfig, progress:
         if not _is_there(path):
             raise InvalidConfig(f"no model {source!r}: {_near_miss(path)}", param="model")
         return _opened(path, config, progress, sha256)
-    raise InvalidConfig(f"no model {source!r}: {scheme}:// is not known; give {_FORMS}", param="model")
+    raise InvalidConfig(f"no model {shown_address(source)!r}: {scheme}:// is not known; give {_FORMS}", param="model")
 
 
 def _opened(path: Path, config: CheckpointConfig, progress: Progress, sha256: str | None) -> Path:

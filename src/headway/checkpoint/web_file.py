@@ -52,7 +52,7 @@ def fetch_web_file(url: str, config: CheckpointConfig, progress: Progress, sha25
     """
     check_address(url)
     folder = config.cache_dir / "files" / (sha256 or key_of(url))
-    with filled_alone(folder, progress, _shown(url)):
+    with filled_alone(folder, progress, shown_address(url)):
         kept = _read_meta(folder / _META)
         if kept is not None and sha256 is not None and (folder / kept.name).is_file():
             return folder / kept.name
@@ -63,10 +63,13 @@ def check_address(url: str) -> None:
     """Raises InvalidConfig for what is not fetched: http to other machines, anything without a host."""
     parts = _split(url)
     if not parts.hostname or parts.scheme not in ("https", "http"):
-        raise InvalidConfig(f"source is {_shown(url)!r}, no address of a file: give https://HOST/PATH", param="source")
+        raise InvalidConfig(
+            f"source is {shown_address(url)!r}, no address of a file: give https://HOST/PATH", param="source"
+        )
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         raise InvalidConfig(
-            f"source is {_shown(url)!r}: over http anybody on the way can change a model; give https", param="source"
+            f"source is {shown_address(url)!r}: over http anybody on the way can change a model; give https",
+            param="source",
         )
 
 
@@ -96,7 +99,7 @@ class _Download:
         if kept is not None and (self._folder / kept.name).is_file():
             return self._folder / kept.name
         raise DownloadFailed(
-            f"{_shown(self._url)} could not be fetched: {faults[-1]}; check the address and the network"
+            f"{shown_address(self._url)} could not be fetched: {faults[-1]}; check the address and the network"
         )
 
     def _attempt(self, client: Any, kept: _Kept | None) -> Path:
@@ -119,7 +122,9 @@ class _Download:
                 clear_parts(self._folder)
                 raise self._failure(response)
             if response.status_code != 200:
-                raise DownloadFailed(f"{_shown(self._url)} answers {response.status_code} {response.reason_phrase}")
+                raise DownloadFailed(
+                    f"{shown_address(self._url)} answers {response.status_code} {response.reason_phrase}"
+                )
             clear_parts(self._folder)
             return self._take(response, 0)
 
@@ -133,19 +138,21 @@ class _Download:
                     yield response
                     return
                 url = self._next_address(url, response.headers["location"])
-        raise DownloadFailed(f"{_shown(self._url)} leads from address to address, over {_MAX_REDIRECTS} times")
+        raise DownloadFailed(f"{shown_address(self._url)} leads from address to address, over {_MAX_REDIRECTS} times")
 
     def _next_address(self, url: str, location: str) -> str:
         """Where a redirect leads. Raises InvalidConfig, DownloadFailed."""
         try:
             following = urljoin(url, location)
         except ValueError as error:
-            raise DownloadFailed(f"{_shown(self._url)} leads to {location[:200]!r}, no address: {error}") from error
+            raise DownloadFailed(
+                f"{shown_address(self._url)} leads to {location[:200]!r}, no address: {error}"
+            ) from error
         check_address(following)
         if _is_here(following) and not _is_here(self._url):
             raise DownloadFailed(
-                f"{_shown(self._url)} leads to {_shown(following)}, which is this machine: another one does not "
-                "decide what is asked of it; give that address itself if it is meant"
+                f"{shown_address(self._url)} leads to {shown_address(following)}, which is this machine: another "
+                "one does not decide what is asked of it; give that address itself if it is meant"
             )
         return following
 
@@ -173,8 +180,8 @@ class _Download:
         if found != self._sha256:
             clear_parts(self._folder)
             raise DownloadFailed(
-                f"{_shown(self._url)} came with sha256 {found}, and must have {self._sha256}: it was changed, or the "
-                "sha256 is another file's"
+                f"{shown_address(self._url)} came with sha256 {found}, and must have {self._sha256}: it was changed, "
+                "or the sha256 is another file's"
             )
         sync_file(self._part)
         self._part.replace(self._folder / name)
@@ -186,7 +193,7 @@ class _Download:
         if num_bytes > self._max_bytes:
             clear_parts(self._folder)
             raise DownloadFailed(
-                f"{_shown(self._url)} has over {self._max_bytes} bytes, as many as a source may have "
+                f"{shown_address(self._url)} has over {self._max_bytes} bytes, as many as a source may have "
                 "(--max-source-size): raise it if that is meant"
             )
 
@@ -237,6 +244,11 @@ def _split(url: str) -> Any:
     return parts
 
 
-def _shown(url: str) -> str:
-    """Without name and password, and without the query, which may hold a key."""
-    return re.sub(r"//[^/@\s]*@", "//", url.partition("?")[0])[:500]
+def shown_address(url: str) -> str:
+    """An address for everybody: without name and password, and without the query, which may hold a key."""
+    return re.sub(r"//[^/\s]*@", "//", re.split(r"[?#]", url, maxsplit=1)[0])[:500]
+
+
+def shown_source(source: str) -> str:
+    """A model's source for those who only ask it: an address without its keys, anything else as it is."""
+    return shown_address(source) if "://" in source else source

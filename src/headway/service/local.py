@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from headway.checkpoint.web_file import shown_source
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.core.infer import Inferred, InferRequest
@@ -250,7 +251,7 @@ class LocalService:
             created=opened.created if opened else model.created,
             state=_STATES.get(residency.status, "cold"),
             max_model_len=max_model_len if isinstance(max_model_len, int) else None,
-            root=config.source,
+            root=shown_source(config.source),
             error=residency.error,
             phases=self._residents.phases(model),
             info=model.info,

@@ -135,9 +135,12 @@ def test_the_plain_form_imports_as_it_is(url: str, models: Commands, tmp_path: P
         (("export", "/nowhere/x.json"), "cannot be written"),
         (("show", "nobody"), "has no model 'nobody'"),
         (("set", "nobody", "x=1"), "has no model 'nobody'"),
+        (("set", "there", "nonsense=1"), "the entry has 'nonsense', which is no field"),
+        (("set", "there", "device=3"), "device is 3"),
     ],
 )
 def test_a_callers_mistake_is_one_line(url: str, models: Commands, args: tuple[str, ...], words: str) -> None:
+    models("add", "demo", "--id", "there")
     models(*args, fails=words)
 
 

@@ -58,7 +58,10 @@ def _create(
 def _list(folder: Folder = None) -> None:
     from headway.worker.environments import list_environments
 
-    for made in list_environments(folder):
+    found = list_environments(folder)
+    if not found:
+        note("there are none yet: headway env create torch")
+    for made in found:
         day = time.strftime("%Y-%m-%d", time.localtime(made.created))
         say(f"{made.name:<16} Python {made.python:<8} {day}  {', '.join(made.asked)}")
 

@@ -244,8 +244,10 @@ def _translated(error: ValidationError, place: str) -> InvalidRequest:
         return _fault(place, f"lacks {path}", path)
     message = first["msg"].replace("Input should be", "it must be")
     shown = repr(first["input"])[:80]
-    return _fault(place, f"{path} is {shown}: {message}", path)
+    return InvalidRequest(
+        f"{place} {path} is {shown}: {message}".strip(), param=".".join(filter(None, [place, path])) or None
+    )
 
 
 def _fault(place: str, words: str, param: str | None = None) -> InvalidRequest:
-    return InvalidRequest(f"{place} {words}".strip(), param=".".join(filter(None, [place, param])) or None)
+    return InvalidRequest(f"{place or 'the entry'} {words}", param=".".join(filter(None, [place, param])) or None)

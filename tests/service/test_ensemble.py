@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import headway_wire as wire
-from headway.config import ModelConfig
+from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.core.infer import Inferred, InferRequest
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, QueueFull, ShuttingDown
 from headway.service.ensemble import EnsembleClient, read_ensemble, run_ensemble
+from headway.service.local import LocalService
 from headway.testing.fake_clock import FakeClock
 from headway.worker.resident import ClientSettings
 from headway.worker.stream import StreamLimits
@@ -224,3 +225,22 @@ async def test_among_the_residents_it_tells_its_signature_and_ends_with_what_run
         await running
     assert client.stats() == {"client_open_requests": 0, "infer_requests_total": 1}
     assert client.pids == ()
+
+
+async def test_it_is_a_file_that_is_served_even_where_one_model_has_room_at_a_time(tmp_path: Path) -> None:
+    for name, does in (("plus", "value + 1"), ("times", "value * 2")):
+        (tmp_path / f"{name}.py").write_text(f"class Model:\n    def predict(self, value):\n        return {does}\n")
+    write(tmp_path, "steps: [{model: plus}, {model: times}, {model: plus}]")
+    files = {"chain": ("ensemble", "chain.yaml"), "plus": ("python", "plus.py"), "times": ("python", "times.py")}
+    models = [
+        ModelConfig(source=str(tmp_path / file), framework=framework, served_names=(name,))
+        for name, (framework, file) in files.items()
+    ]
+    checkpoint = CheckpointConfig(cache_dir=tmp_path / "cache")
+    service = LocalService(models, PoolConfig(max_models=1), ServerConfig(), checkpoint, keeps_first=False)
+    async with asyncio.timeout(60.0):
+        requests = [InferRequest(request_id=str(it), model="chain", value=it) for it in range(3)]
+        answers = await asyncio.gather(*(service.infer(request) for request in requests))
+        assert [answer.value for answer in answers] == [3, 5, 7]
+        assert service.stats()["pool"]["pool"]["leases"] == 0
+        await service.aclose()

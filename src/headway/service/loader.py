@@ -90,8 +90,8 @@ class ProcessLoader:
         """In a thread: it may download, unpack, and check a sha256."""
         from headway.checkpoint.sources import resolve_source
 
-        if is_elsewhere(model):
-            return Path()  # the other server has the files
+        if is_elsewhere(model) and model.framework != "ensemble":
+            return Path()  # another server has the files; an ensemble has one here
         if run_of(model).kind != "engine":
             return await asyncio.to_thread(find_source, model, self._checkpoint)
         if model.source in self._opened:

@@ -12,7 +12,7 @@ from tests.server.oip.conftest import LANGUAGE, OipService, add_sub_inputs, tens
 
 import headway
 from headway.config import ModelType
-from headway.errors import CorruptCheckpoint, ModelNotReady
+from headway.errors import CorruptCheckpoint, InvalidConfig, ModelNotReady
 from headway.service.frameworks import speaks_text
 
 
@@ -240,3 +240,16 @@ async def test_no_page_of_another_origin_loads_or_unloads(client: httpx2.AsyncCl
     response = await client.post(path, headers={"Origin": origin})
     assert (response.status_code, list(response.json())) == (403, ["error"])
     assert (await client.post(path, headers={"Origin": "http://localhost:3000"})).status_code == 200
+
+
+async def test_a_source_that_is_not_there_is_told_to_who_loads_it(
+    client: httpx2.AsyncClient, service: OipService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def load(_: str) -> Any:
+        raise InvalidConfig("no model '/nowhere.gguf': there is no folder /nowhere", param="model")
+
+    monkeypatch.setattr(service, "load", load)
+    for path in ("/v2/repository/models/add_sub/load", "/admin/models/add_sub/load"):
+        response = await client.post(path)
+        assert response.status_code == 400, path
+        assert "add_sub can not be loaded: no model '/nowhere.gguf'" in response.text

@@ -16,7 +16,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from headway.errors import InvalidRequest, ModelError, Unauthorized, UnsupportedFeature
+from headway.errors import InvalidConfig, InvalidRequest, ModelError, Unauthorized, UnsupportedFeature
 from headway.server.admin.cards import describe
 from headway.server.body import parse_json, read_bytes
 from headway.server.disconnect import run_watched
@@ -65,7 +65,7 @@ async def load(request: Request, name: str) -> Response:
     service = state_of(request).service
     try:
         card = await run_watched(request.receive, service.load(name), request.scope)
-    except ModelError as error:
+    except (ModelError, InvalidConfig) as error:
         # Whoever loads a model named it: its files are his to mend, and his request's fault.
         raise InvalidRequest(f"{name} can not be loaded: {error.message}", param="source") from error
     return json_response(describe(card))

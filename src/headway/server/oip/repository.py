@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headway.errors import InvalidConfig, InvalidRequest
 from headway.server.body import check_fields
 from headway.server.oip.schema import NoParameters, UnloadParameters
 from headway.server.oip.targets import find_target, listed_models, version_of
@@ -36,7 +37,11 @@ def index(state: ServerState, *, only_ready: bool = False) -> list[IndexEntry]:
 async def load(state: ServerState, name: str, parameters: Mapping[str, Any] | None) -> ModelCard:
     """Returns once the model is ready. Raises HeadwayError: ModelNotFound, why it can not be loaded."""
     check_fields(parameters or {}, NoParameters)
-    return await state.service.load(find_target(state, name).key)
+    try:
+        return await state.service.load(find_target(state, name).key)
+    except InvalidConfig as error:
+        # What it is served by can not be used: whoever loads it is told, as by /admin.
+        raise InvalidRequest(f"{name} can not be loaded: {error.message}", param="source") from error
 
 
 async def unload(state: ServerState, name: str, parameters: Mapping[str, Any] | None) -> ModelCard:

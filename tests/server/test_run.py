@@ -27,6 +27,20 @@ from headway.testing.script import Reply, Script, say
 BODY = {"model": "scripted", "prompt": "x", "stream": True, "max_tokens": 1000}
 
 
+def layer_called(server: HttpServer) -> object:
+    """Where the server hands requests to."""
+    return server._uvicorn.config.app
+
+
+async def test_requests_pass_by_the_frameworks_outermost_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app(FakeService(), ServerConfig(port=0))
+    with bind("127.0.0.1", 0) as bound:
+        assert layer_called(HttpServer(app, bound=bound)) is not app
+        # Where telemetry may have been set up, its spans are made by those layers.
+        monkeypatch.setitem(sys.modules, "opentelemetry.sdk", sys)
+        assert layer_called(HttpServer(app, bound=bound)) is app
+
+
 @asynccontextmanager
 async def serving(script: Script, drain_timeout_s: float = 30.0) -> AsyncIterator[Process]:
     program = str(Path(__file__).with_name("serve_scripted.py"))

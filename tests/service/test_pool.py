@@ -14,12 +14,15 @@ from headway.service.events import (
     LeaseEnded,
     Start,
     Stop,
+    Unload,
     Unwant,
     Want,
     WorkerEnded,
     WorkerLost,
     WorkerReady,
 )
+from headway.service.pool import Pool
+from headway.service.residency import grant_at_once, transition
 from service.pool_bench import Bench, denied
 
 DIED = WorkerDied("gone")
@@ -193,6 +196,47 @@ def test_a_lease_ended_twice_or_never_granted_does_not_go_below_zero() -> None:
     assert bench.pool.num_leases == 0
 
 
+def check_at_once(pool: Pool, model: str, *, is_use: bool) -> bool:
+    """A lease without a ticket is given only where a ticket would be granted at once, and leaves the same state.
+    Whether it is given."""
+    want = Want(10**6, model, is_use)
+    state, effects = transition(pool.state, want, now=7.0, rules=pool.rules)
+    at_once = grant_at_once(pool.state, model, is_use=is_use, now=7.0)
+    if at_once is None:
+        return False
+    assert at_once == state
+    assert list(effects) == [Grant(want.ticket, model, state.models[model].generation)]
+    return True
+
+
+def test_a_lease_at_once_is_given_to_whom_a_ticket_would_be_granted_at_once() -> None:
+    bench = one_place("a", "b")
+    assert not check_at_once(bench.pool, "a", is_use=True)  # cold
+    assert not check_at_once(bench.pool, "unknown", is_use=True)
+    bench.post(Want(1, "a"))
+    assert not check_at_once(bench.pool, "a", is_use=True)  # it loads
+    bench.post(WorkerReady("a", 1))
+    assert check_at_once(bench.pool, "a", is_use=True)
+    assert check_at_once(bench.pool, "a", is_use=False)
+    bench.post(Want(2, "b"))
+    assert not check_at_once(bench.pool, "a", is_use=True)  # b waits for its place
+    bench.post(Unwant(2))
+    assert check_at_once(bench.pool, "a", is_use=True)
+    bench.post(Unload("a"))
+    assert not check_at_once(bench.pool, "a", is_use=True)  # it leaves
+    bench.post(Drain())
+    assert not check_at_once(bench.pool, "a", is_use=True)
+
+
+def test_a_lease_at_once_is_one_as_any_other() -> None:
+    bench = one_place("a", "b")
+    assert bench.pool.try_grant("a", is_use=True) is None
+    bench.post(Want(1, "a"), WorkerReady("a", 1), LeaseEnded("a", 1))
+    assert bench.pool.try_grant("a", is_use=True) == 1
+    assert bench.post(Want(2, "b")) == []
+    assert bench.post(LeaseEnded("a", 1)) == [Stop("a", 1)]
+
+
 class RandomPool(RuleBasedStateMachine):
     """Any order of events: each ticket is answered at most once, and at most one model has the place."""
 
@@ -263,6 +307,8 @@ class RandomPool(RuleBasedStateMachine):
         assert {want.ticket for want in self.bench.pool.state.waiting} == self.open
         assert self.bench.pool.num_leases == len(self.granted)
         assert all(self.bench.status(model) in ("loading", "ready", "stopping") for model in self.running)
+        for model in "ab":
+            check_at_once(self.bench.pool, model, is_use=True)
 
 
 TestRandomPool = RandomPool.TestCase

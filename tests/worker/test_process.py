@@ -174,6 +174,21 @@ async def test_a_step_that_never_ends_is_ended_by_the_end_of_file(listener: List
     assert listener.ends[0].how in ("ended with exit code 0", "was ended by SIGKILL")
 
 
+COUNT_FRAMES = """
+data, num_frames = s.recv(1 << 20), 0
+while data:
+    data, num_frames = data[4 + int.from_bytes(data[:4], "little"):], num_frames + 1
+print(num_frames)
+"""
+
+
+async def test_what_one_turn_of_the_event_loop_sends_goes_out_in_one_write(listener: Listener, tmp_path: Path) -> None:
+    submits = [wire.Submit(request_id=name, prompt_token_ids=HI) for name in "abc"]
+    await listener.start(*submits, python=fake_child(tmp_path, COUNT_FRAMES))
+    await listener.until(lambda: listener.ends)
+    assert listener.ends[0].last_words == "3"
+
+
 async def test_a_child_that_heeds_nothing_is_killed(listener: Listener, tmp_path: Path) -> None:
     body = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); s.sendall(FRAME); time.sleep(600)"
     frame = wire.pack_frame(wire.encode(wire.Accepted(request_id="r")))

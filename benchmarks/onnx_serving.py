@@ -1,9 +1,10 @@
 """One ONNX model behind Headway, LitServe, MLServer and Triton: requests a second and the 99th percentile, in turns.
 
-    onnx_serving.py --dir DIR [--rounds 3] [--seconds 3] [--only NAME ...] [--clients 8]
+    onnx_serving.py --dir DIR [--rounds 3] [--seconds 3] [--only NAME ...] [--clients 8] [--threads N]
 
 The model is an MLP (64 -> 1024 -> 1024 -> 8), a request one row of 64 numbers as JSON, sent by so many clients on
-connections that are kept; each server's session has a thread for each core. DIR is laid out by `prepare.sh DIR
+connections that are kept; each server's session has so many threads, one for each core unless it is told. Of a model
+this small one is the best for all of them where server and clients share few cores. DIR is laid out by `prepare.sh DIR
 litserve mlserver triton`. Each server runs in the configurations that its own documents advise; its best counts.
 Headway, MLServer and Triton speak the Open Inference Protocol, LitServe a path of its own, with the same numbers.
 Bars: 1.5 times LitServe's requests a second; not fewer than MLServer's and Triton's, at no worse a 99th percentile.
@@ -35,14 +36,33 @@ BARS = {"litserve": 1.5, "mlserver": 1.0, "triton": 1.0}
 MAX_BATCH = 32
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What a server is started with."""
+
+    folder: Path
+    """Of the environments."""
+    scratch: Path
+    """With the model, mlp.onnx."""
+    threads: int
+    """Of its session."""
+    stack: ExitStack
+    """Ends it."""
+
+    @property
+    def model(self) -> str:
+        """Its path."""
+        return str(self.scratch / "mlp.onnx")
+
+
 @dataclass(frozen=True, eq=False)
 class Peer:
     """A way to serve the model."""
 
     name: str
     variant: str
-    start: Callable[[Path, Path, ExitStack], int]
-    """Of the folder of environments and a scratch folder; the port, ready."""
+    start: Callable[[Setup], int]
+    """The port, ready."""
     path: str
     body: Any
 
@@ -103,63 +123,63 @@ def _becomes_ready(process: "subprocess.Popen[bytes]", port: int, path: str) -> 
     return False
 
 
-def start_headway(batch: int) -> Callable[[Path, Path, ExitStack], int]:
+def start_headway(batch: int) -> Callable[[Setup], int]:
     """`batch`: of max_batch_size."""
 
-    def start(folder: Path, scratch: Path, stack: ExitStack) -> int:
-        model = {"source": str(scratch / "mlp.onnx"), "framework": "onnx", "type": "tensor"}
-        return stack.enter_context(serve(**model, infer={"max_batch_size": batch}))
+    def start(setup: Setup) -> int:
+        model = {"source": setup.model, "framework": "onnx", "type": "tensor", "options": {"threads": setup.threads}}
+        return setup.stack.enter_context(serve(**model, infer={"max_batch_size": batch}))
 
     return start
 
 
-def start_litserve(batch: int) -> Callable[[Path, Path, ExitStack], int]:
+def start_litserve(batch: int) -> Callable[[Setup], int]:
     """`batch`: of max_batch_size; 1: without batches."""
 
-    def start(folder: Path, scratch: Path, stack: ExitStack) -> int:
+    def start(setup: Setup) -> int:
         port = free_port()
-        python = str(folder / "venv" / "litserve" / "bin" / "python")
+        python = str(setup.folder / "venv" / "litserve" / "bin" / "python")
         script = str(HERE / "peers" / "serve_litserve.py")
-        command = [python, script, str(scratch / "mlp.onnx"), str(port), str(batch), str(usable_cores())]
-        return stack.enter_context(running(command, port, "/health"))
+        command = [python, script, setup.model, str(port), str(batch), str(setup.threads)]
+        return setup.stack.enter_context(running(command, port, "/health"))
 
     return start
 
 
-def start_mlserver(batch: int) -> Callable[[Path, Path, ExitStack], int]:
+def start_mlserver(batch: int) -> Callable[[Setup], int]:
     """In the server's own process, without its workers. `batch`: of max_batch_size."""
 
-    def start(folder: Path, scratch: Path, stack: ExitStack) -> int:
-        port, models = free_port(), Path(tempfile.mkdtemp(dir=scratch))
+    def start(setup: Setup) -> int:
+        port, models = free_port(), Path(tempfile.mkdtemp(dir=setup.scratch))
         settings = {"http_port": port, "grpc_port": free_port(), "metrics_port": free_port(), "host": "127.0.0.1"}
         settings |= {"parallel_workers": 0, "debug": False}
         (models / "settings.json").write_text(json.dumps(settings))
         model: dict[str, Any] = {"name": "m", "implementation": "mlserver_onnx.OnnxModel"}
-        model["parameters"] = {"uri": str(scratch / "mlp.onnx"), "extra": {"threads": usable_cores()}}
+        model["parameters"] = {"uri": setup.model, "extra": {"threads": setup.threads}}
         if batch > 1:
             model |= {"max_batch_size": batch, "max_batch_time": 0.001}
         (models / "model-settings.json").write_text(json.dumps(model))
-        binaries = folder / "venv" / "mlserver" / "bin"
+        binaries = setup.folder / "venv" / "mlserver" / "bin"
         path = {**os.environ, "PYTHONPATH": str(HERE / "peers"), "PATH": f"{binaries}:{os.environ['PATH']}"}
         command = [str(binaries / "mlserver"), "start", str(models)]
-        return stack.enter_context(running(command, port, "/v2/models/m/ready", env=path))
+        return setup.stack.enter_context(running(command, port, "/v2/models/m/ready", env=path))
 
     return start
 
 
-def start_triton(batch: int) -> Callable[[Path, Path, ExitStack], int]:
+def start_triton(batch: int) -> Callable[[Setup], int]:
     """`batch`: of dynamic batches; 1: without."""
 
-    def start(folder: Path, scratch: Path, stack: ExitStack) -> int:
+    def start(setup: Setup) -> int:
         sys.path.insert(0, str(HERE.parent / "tests" / "peers"))
         import triton_server
 
-        triton_server.ENVIRONMENT = folder / "venv" / "triton"
-        triton = stack.enter_context(triton_server.serve_triton(Path(tempfile.mkdtemp(dir=scratch))))
+        triton_server.ENVIRONMENT = setup.folder / "venv" / "triton"
+        triton = setup.stack.enter_context(triton_server.serve_triton(Path(tempfile.mkdtemp(dir=setup.scratch))))
         config = (HERE / "peers" / "triton_onnx.pbtxt").read_text()
         config += "dynamic_batching { }\n" if batch > 1 else ""
         code = (HERE / "peers" / "triton_onnx.py").read_text()
-        code = code.replace("MODEL_PATH", str(scratch / "mlp.onnx")).replace("NUM_THREADS", str(usable_cores()))
+        code = code.replace("MODEL_PATH", setup.model).replace("NUM_THREADS", str(setup.threads))
         triton.write_model("m", config, code)
         port = int(triton.http_address.rpartition(":")[2])
         connection = Connection(port)
@@ -204,20 +224,20 @@ def check_answer(peer: Peer, port: int, scratch: Path) -> None:
         raise SystemExit(f"{peer.name} ({peer.variant}) gave {given}, the model gives {wanted}")
 
 
-def measure(peers: list[Peer], folder: Path, rounds: int, seconds: float, clients: int) -> dict[Peer, Measured]:
+def measure(peers: list[Peer], options: argparse.Namespace) -> dict[Peer, Measured]:
     """Each server by turns, started anew."""
     measured = {peer: Measured() for peer in peers}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         write_mlp(scratch / "mlp.onnx", SIZES)
-        for _ in range(rounds):
+        for _ in range(options.rounds):
             for peer in peers:
                 with ExitStack() as stack:
-                    port = peer.start(folder, scratch, stack)
+                    port = peer.start(Setup(options.dir.absolute(), scratch, options.threads, stack))
                     check_answer(peer, port, scratch)
                     request = make_post(peer.path, peer.body)
-                    requests_a_second(port, request, clients, seconds / 4)
-                    rate, tail = requests_a_second(port, request, clients, seconds)
+                    requests_a_second(port, request, options.clients, options.seconds / 4)
+                    rate, tail = requests_a_second(port, request, options.clients, options.seconds)
                 measured[peer].rates.append(rate)
                 measured[peer].tails_ms.append(tail * 1e3)
     return measured
@@ -247,11 +267,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="of each server's session")
     parser.add_argument("--only", nargs="*", default=[*BARS, "headway"])
     options = parser.parse_args()
     print(f"{describe_machine()}\n{options.clients} clients; {usable_cores()} cores are shared by them and the server.")
     peers = [peer for peer in PEERS if peer.name in options.only]
-    measured = measure(peers, options.dir.absolute(), options.rounds, options.seconds, options.clients)
+    measured = measure(peers, options)
     return 0 if judge(measured) else 1
 
 

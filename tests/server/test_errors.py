@@ -55,6 +55,14 @@ def test_what_is_ours_to_know_is_not_told(error: Exception) -> None:
     assert len(told) > 20
 
 
+def test_an_entry_of_the_catalog_that_can_not_be_loaded_says_why() -> None:
+    response = error_response(
+        errors.InvalidConfig("no model '/nowhere.gguf': there is no folder /nowhere", param="model")
+    )
+    assert response.status_code == 500
+    assert "there is no folder /nowhere" in json.loads(response.body)["error"]["message"]
+
+
 @pytest.mark.parametrize(("seconds", "header"), [(None, "1"), (0.2, "1"), (2.0, "2"), (2.1, "3"), (0.0, "1")])
 def test_retry_after_is_whole_seconds(seconds: float | None, header: str) -> None:
     response = error_response(errors.QueueFull("8 wait", retry_after_s=seconds))

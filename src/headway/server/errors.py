@@ -51,7 +51,8 @@ ERROR_TABLE: dict[type[HeadwayError], Row] = {
     errors.UnsupportedEncoding: Row(415, "invalid_request_error"),
     errors.Unauthorized: Row(401, "authentication_error"),
     errors.HostNotAllowed: Row(403, "invalid_request_error"),
-    errors.InvalidConfig: _OUR_FAULT,
+    # At a request: of an entry of the catalog, whose model could not be loaded.
+    errors.InvalidConfig: _MODEL_FAULT,
     errors.CapacityError: _UNAVAILABLE,
     errors.ModelNotReady: _UNAVAILABLE,
     errors.QueueFull: _UNAVAILABLE,

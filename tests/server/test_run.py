@@ -15,6 +15,9 @@ import httpx2
 import msgspec
 import pytest
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.server.conftest import CHAT, FakeService, client_of, listening, sse, until
 
 from headway.config import ServerConfig
@@ -39,6 +42,26 @@ async def test_requests_pass_by_the_frameworks_outermost_layers(monkeypatch: pyt
         # Where telemetry may have been set up, its spans are made by those layers.
         monkeypatch.setitem(sys.modules, "opentelemetry.sdk", sys)
         assert layer_called(HttpServer(app, bound=bound)) is app
+
+
+class OperatorsLayer:
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+async def test_a_layer_or_a_handler_that_somebody_adds_is_kept() -> None:
+    async def answer(request: Request, error: Exception) -> Response:
+        return Response(status_code=500)
+
+    layered, handling = (make_app(FakeService(), ServerConfig(port=0)) for _ in range(2))
+    layered.add_middleware(OperatorsLayer)
+    handling.add_exception_handler(Exception, answer)
+    with bind("127.0.0.1", 0) as bound:
+        for app in (layered, handling):
+            assert layer_called(HttpServer(app, bound=bound)) is app
 
 
 @asynccontextmanager

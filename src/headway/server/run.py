@@ -210,8 +210,13 @@ class _OwnLayers:
 
 
 def _outermost(app: FastAPI) -> ASGIApp:
-    """The framework's own way where there may be telemetry: its SDK is loaded before the server is made."""
-    return app if "opentelemetry.sdk" in sys.modules else _OwnLayers(app)
+    """The framework's own way where there may be telemetry (its SDK is loaded before the server is made), and where
+    whoever has the app put a layer around ours, or a handler of what nobody caught."""
+    outermost: Any = app.user_middleware[0].cls
+    has_handler = any(key in app.exception_handlers for key in (500, Exception))
+    if "opentelemetry.sdk" in sys.modules or outermost is not RequestScope or has_handler:
+        return app
+    return _OwnLayers(app)
 
 
 def _uvicorn_config(app: FastAPI) -> uvicorn.Config:

@@ -111,11 +111,12 @@ class RequestScope:
         """Their count, and how long they took; looked up once."""
         key = handler, method, status
         found = self._answers.get(key)
-        if found is None:
-            metrics = self._state.metrics
-            found = metrics.http_requests.labels(handler, method, str(status)), metrics.http_duration.labels(handler)
-            self._answers[key] = found
-        return found
+        if found is not None:
+            return found
+        metrics = self._state.metrics
+        made = metrics.http_requests.labels(handler, method, str(status)), metrics.http_duration.labels(handler)
+        self._answers[key] = made
+        return made
 
 
 def _timing_headers(timing: RequestTiming) -> list[tuple[bytes, bytes]]:

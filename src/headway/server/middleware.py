@@ -13,11 +13,12 @@ from collections.abc import Callable
 from secrets import token_hex
 
 import structlog
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headway._native import HistogramCounts
 from headway.errors import HeadwayError, PayloadTooLarge, ShuttingDown, Unauthorized
 from headway.observe.logs import get_logger, log_plainly
 from headway.observe.server_timing import TIMING, RequestTiming
@@ -54,7 +55,7 @@ class RequestScope:
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self.app = app
         self._state = state
-        self._answers: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._answers: dict[tuple[str, str, int], tuple[Counter, HistogramCounts]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -107,7 +108,7 @@ class RequestScope:
             _request_log, level, "request", method=method, handler=handler, status=status, duration_s=duration_s
         )
 
-    def _answers_of(self, handler: str, method: str, status: int) -> tuple[Counter, Histogram]:
+    def _answers_of(self, handler: str, method: str, status: int) -> tuple[Counter, HistogramCounts]:
         """Their count, and how long they took; looked up once."""
         key = handler, method, status
         found = self._answers.get(key)

@@ -8,7 +8,7 @@ from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
 from headway.executor.shard import shard_program
 from headway.model import make_program
-from headway.planner.costs import size_text
+from headway.observe.sizes import size_text
 from headway.planner.memory import plan_memory
 from headway.planner.torch_costs import torch_costs
 from small_shapes import LLAMA

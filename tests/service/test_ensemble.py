@@ -12,7 +12,8 @@ import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.core.infer import Inferred, InferRequest
 from headway.errors import InternalError, InvalidConfig, InvalidRequest, QueueFull, ShuttingDown
-from headway.service.ensemble import EnsembleClient, read_ensemble, run_ensemble
+from headway.service.ensemble import EnsembleClient, run_ensemble
+from headway.service.ensemble_file import read_ensemble
 from headway.service.local import LocalService
 from headway.testing.fake_clock import FakeClock
 from headway.worker.resident import ClientSettings

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, InvariantBroken
+from headway.observe.gpus import has_driver
 from headway.observe.machine import available_memory_bytes
 
 CPU = "cpu"
 DEVICE_FRACTION = 0.95
 """Of a device's free memory; the rest is for what is not planned: captured graphs, the libraries' own buffers."""
 _NAME = re.compile(r"cuda(?::(\d+))?")
-_DRIVER_FILES = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg")
-"""One of them is there where a driver is; asking torch takes seconds."""
 _LEAST_BFLOAT16 = (8, 0)
 """The compute capability from which bfloat16 is multiplied."""
 
@@ -54,11 +53,6 @@ def choose_device(config: EngineConfig, root: Path = Path("/")) -> str:
     if refusal is not None:
         raise InvalidConfig(f"device is {asked}, which cannot be used: {refusal}", param="device")
     return f"cuda:{index}"  # 2
-
-
-def has_driver(root: Path = Path("/")) -> bool:
-    """Whether a driver of NVIDIA's seems to be there."""
-    return any((root / name).exists() for name in _DRIVER_FILES)
 
 
 def is_cuda(device: str) -> bool:

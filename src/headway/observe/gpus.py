@@ -64,10 +64,14 @@ class NvmlGpus:
         return found
 
 
+def has_driver(root: Path = _ROOT) -> bool:
+    """Whether a driver of NVIDIA's seems to be there; asking torch takes seconds."""
+    return any((root / name).exists() for name in _DRIVER_FILES)
+
+
 def find_gpus(root: Path = _ROOT) -> Gpus:
     """This machine's."""
-    has_driver = any((root / name).exists() for name in _DRIVER_FILES)
-    if not has_driver or importlib.util.find_spec("pynvml") is None:
+    if not has_driver(root) or importlib.util.find_spec("pynvml") is None:
         return NoGpus()
     nvml = importlib.import_module("pynvml")
     try:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
-from headway.planner.costs import Costs, size_text
+from headway.observe.sizes import size_text
+from headway.planner.costs import Costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
 from headway.model.program import Program
-from headway.planner.costs import Costs, size_text
+from headway.observe.sizes import size_text
+from headway.planner.costs import Costs
 
 DEFAULT_KV_FRACTION = 0.25
 """Of the memory that is available, where the config says nothing."""

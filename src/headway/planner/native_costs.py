@@ -10,7 +10,8 @@ from math import prod
 from headway.config import EngineConfig
 from headway.model.ops import Attention, Embed, Experts, HeadLinear, Linear, Rope, Route
 from headway.model.program import CacheSpec, Program
-from headway.planner.costs import Costs, size_text
+from headway.observe.sizes import size_text
+from headway.planner.costs import Costs
 from headway.planner.limits import head_parts
 from headway.planner.native_arena import arena_bytes
 from headway.planner.run_form import RunForm, choose_run_form

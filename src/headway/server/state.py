@@ -11,11 +11,11 @@ from headway.observe.clock import Clock, SystemClock
 from headway.observe.metrics import Metrics
 from headway.server.oip.statistics import InferenceStatistics
 from headway.server.openai.responses.store import ResponseStore
-from headway.service.catalog import Catalog
 from headway.service.protocol import Service
 
 if TYPE_CHECKING:
     from headway.server.media import MediaFetcher
+    from headway.service.catalog import Catalog
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class ServerState:
     service: Service
     config: ServerConfig
     metrics: Metrics
-    catalog: Catalog | None = None
+    catalog: "Catalog | None" = None
     """What is served by entries that may change; None: what is served stays."""
     clock: Clock = field(default_factory=SystemClock)
     is_draining: bool = False

@@ -10,14 +10,15 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 import headway_wire as wire
 from headway.errors import InvalidRequest
 from headway.server.body import describe
 from headway_wire.tensors import ITEM_BYTES, num_elements, pack_bytes, to_array, unpack_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_AXES = 32
 MAX_ELEMENTS = 1 << 48
@@ -99,18 +100,20 @@ def check_shape(name: str, datatype: str, shape: Sequence[int], *, param: str) -
         )
 
 
-def json_elements(tensor: wire.Tensor) -> np.ndarray | list[str]:
+def json_elements(tensor: wire.Tensor) -> "np.ndarray | list[str]":
     """All elements as JSON tells them, flat and in row-major order: an array of numbers or booleans, or texts.
 
     Raises InvalidRequest for what JSON has no words for: NaN, infinities, BF16, bytes that are no UTF-8.
     """
+    import numpy as np
+
     if tensor.datatype == "BYTES":
         return _texts(tensor)
     if tensor.datatype == "BF16":
         raise _untold(tensor.name, "is BF16")
     if tensor.datatype == "BOOL":
         return np.frombuffer(tensor.data, np.uint8).astype(bool)
-    array = cast(np.ndarray, to_array(tensor)).reshape(-1)
+    array = cast("np.ndarray", to_array(tensor)).reshape(-1)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])
         raise _untold(tensor.name, f"has {array[place]} as element {place}")

@@ -4,7 +4,7 @@ from headway.config import PoolConfig
 from headway.errors import InvalidConfig
 from headway.observe.gpus import Gpus, find_gpus
 from headway.observe.machine import total_memory_bytes
-from headway.planner.costs import size_text
+from headway.observe.sizes import size_text
 from headway.service.events import CPU, MODELS
 
 DEFAULT_SHARE = 0.8

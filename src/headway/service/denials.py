@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from headway.errors import HeadwayError, ModelNotFound, ModelNotReady, OutOfMemory, QueueFull, ShuttingDown
-from headway.planner.costs import size_text
+from headway.observe.sizes import size_text
 from headway.service.events import CPU, MODELS, Amounts
 from headway.service.pool_state import Residency
 

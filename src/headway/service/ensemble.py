@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 
 import headway_wire as wire
 from headway.config import ModelConfig
@@ -38,7 +37,6 @@ from headway.worker.resident import ClientSettings
 MAX_STEPS = 32
 MAX_DEPTH = 4
 """Ensembles within ensembles."""
-_MAX_FILE_BYTES = 256 * 1024
 
 Infer = Callable[[InferRequest], Awaitable[Inferred]]
 """How a step's model is asked (Service.infer)."""
@@ -77,35 +75,6 @@ class Ensemble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             takes_values=not self.has_tensors,
             facts={"steps": [step.model for step in self.steps]},
         )
-
-
-class _Loader(yaml.SafeLoader):
-    """Without aliases: a few lines of them stand for a file that no memory holds, once it is written out."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Raises ComposerError for an alias."""
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                problem="an alias (*name) is not taken here: write it out", problem_mark=mark
-            )
-        return super().compose_node(parent, index)
-
-
-def read_ensemble(path: Path) -> Ensemble:
-    """Reads and checks a file. Raises InvalidConfig that names the place."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-        if len(data) > _MAX_FILE_BYTES:
-            raise InvalidConfig(f"{path} is over {_MAX_FILE_BYTES} bytes: is it an ensemble?")
-        ensemble = msgspec.convert(yaml.load(data, _Loader), Ensemble)
-    except OSError as error:
-        raise InvalidConfig(f"the ensemble {path} can not be read: {error.strerror}") from None
-    except (yaml.YAMLError, msgspec.ValidationError, RecursionError) as error:
-        raise InvalidConfig(f"{path} is no ensemble: {error}") from None
-    check_ensemble(ensemble, str(path))
-    return ensemble
 
 
 def check_ensemble(ensemble: Ensemble, where: str) -> None:
@@ -292,6 +261,8 @@ class EnsembleClient:
 
     async def load(self, message: wire.Load) -> wire.Ready:
         """Reads the file. Raises InvalidConfig."""
+        from headway.service.ensemble_file import read_ensemble  # PyYAML: not for who has no ensembles
+
         self._ensemble = await asyncio.to_thread(read_ensemble, Path(message.source))
         return wire.Ready(info=msgspec.to_builtins(self._ensemble.signature()))
 

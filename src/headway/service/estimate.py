@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from headway.config import EngineConfig, ModelConfig
 from headway.errors import HeadwayError, OutOfMemory
-from headway.executor.device import has_driver
+from headway.observe.gpus import has_driver
 from headway.service.events import CPU, Amounts, Need
 from headway.service.frameworks import is_elsewhere, vllm_mode
 

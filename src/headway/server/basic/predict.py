@@ -16,7 +16,6 @@ from secrets import token_hex
 from typing import Any
 
 import msgspec
-import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, UnsetType
@@ -171,6 +170,8 @@ def _nest_nothing(shape: Sequence[int]) -> Any:
             f"an output has the shape {list(shape)}: {num_lists} empty lists, at most {MAX_EMPTY_LISTS} are told; "
             "POST /v2/models/MODEL/infer tells it flat"
         )
+    import numpy as np
+
     return np.empty(shape, np.uint8).tolist()
 
 

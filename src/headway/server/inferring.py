@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from starlette.requests import Request
 
 from headway.core.infer import Inferred, InferRequest
-from headway.errors import ModelNotFound
-from headway.observe.encoder_metrics import Outcome
+from headway.server.counted import run_counted
 from headway.server.disconnect import run_watched
 from headway.server.state import ServerState, state_of
 
@@ -18,24 +17,10 @@ async def run_inference(request: Request, wanted: InferRequest, arrived_s: float
 
 
 async def infer_metered(state: ServerState, wanted: InferRequest, arrived_s: float) -> Inferred:
-    """What the model answers. Raises HeadwayError. `arrived_s`: seconds of the state's clock.
-
-    A model that is not there is not counted: its name is the caller's.
-    """
-    outcome: Outcome | None = "abort"
-    try:
-        made = await state.service.infer(wanted)
-        outcome = "success"
-        return made
-    except ModelNotFound:
-        outcome = None
-        raise
-    except Exception:
-        outcome = "error"
-        raise
-    finally:
-        if outcome is not None:
-            state.metrics.infer.end(wanted.model, outcome, state.clock.now() - arrived_s)
+    """What the model answers, counted. Raises HeadwayError. `arrived_s`: seconds of the state's clock."""
+    end = state.metrics.infer.end
+    work = state.service.infer(wanted)
+    return await run_counted(work, lambda outcome, _: end(wanted.model, outcome, state.clock.now() - arrived_s))
 
 
 def load_headers(made: Inferred) -> Mapping[str, str]:

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from headway.core.embedding import Embedded, Scored
-from headway.errors import ModelNotFound
 from headway.observe.encoder_metrics import EncoderTask, Outcome
+from headway.server.counted import run_counted
 from headway.server.disconnect import run_watched
 from headway.server.state import ServerState, state_of
 
@@ -25,24 +25,15 @@ async def run_metered(
 async def metered(
     state: ServerState, task: EncoderTask, model: str, arrived_s: float, work: Coroutine[Any, Any, Made]
 ) -> Made:
-    """What `work` returns or raises. A model that is not there is not counted: its name is the caller's.
+    """What `work` returns or raises, as run_counted() has it.
 
     Args:
         arrived_s: seconds of the state's clock.
     """
-    num_tokens = 0
-    outcome: Outcome | None = "abort"
-    try:
-        made = await work
-        outcome, num_tokens = "success", made.num_tokens
-        return made
-    except ModelNotFound:
-        outcome = None
-        raise
-    except Exception:
-        outcome = "error"
-        raise
-    finally:
-        if outcome is not None:
-            seconds = state.clock.now() - arrived_s
-            state.metrics.encoders.end(model, task, outcome, num_tokens=num_tokens, seconds=seconds)
+
+    def count(outcome: Outcome, made: Made | None) -> None:
+        num_tokens = 0 if made is None else made.num_tokens
+        seconds = state.clock.now() - arrived_s
+        state.metrics.encoders.end(model, task, outcome, num_tokens=num_tokens, seconds=seconds)
+
+    return await run_counted(work, count)

@@ -18,6 +18,16 @@ from headway.cli.terminal import note, say
 from headway.errors import InvalidConfig
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An id, or ID@VERSION.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A file, folder or archive, demo, a hub id, or an https://, s3:// or gs:// address."
+    ),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Of the engine or predictor, as JSON or text; repeated."),
+]
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="A running server, instead of the database.")]
 ServerUrl = Annotated[str, typer.Option("--url", metavar="URL", help="The running server.")]
 Key = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="The server's key. Also HEADWAY_API_KEY.")]
@@ -73,12 +83,7 @@ def _server(url: str, api_key: str | None) -> ServerAdmin:
 
 
 def _add(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="A file, folder or archive, demo, a hub id, or an https://, s3:// or gs:// address."
-        ),
-    ],
+    source: Source,
     id_: Annotated[str | None, typer.Option("--id", metavar="ID", help="Default: made from SOURCE.")] = None,
     version: Annotated[
         str | None, typer.Option("--version", metavar="VERSION", help="Beside others of the id.")
@@ -89,10 +94,7 @@ def _add(
     description: Annotated[str | None, typer.Option("--description", metavar="TEXT", help="For people.")] = None,
     sha256: Annotated[str | None, typer.Option("--sha256", metavar="HEX", help="Of the file or archive.")] = None,
     alias: Annotated[list[str] | None, typer.Option("--alias", metavar="NAME", help="Another name; repeated.")] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Of the engine or predictor, as JSON or text; repeated."),
-    ] = None,
+    option: Pairs = None,
     device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu, or cuda:N.")] = None,
     interpreter: Annotated[str | None, typer.Option("--interpreter", metavar="ENV", help="See headway env.")] = None,
     expected_memory: Annotated[

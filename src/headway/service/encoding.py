@@ -4,7 +4,7 @@ from headway.core.embedding import Embedded, EmbedRequest, Scored, ScoreRequest
 from headway.errors import UnsupportedFeature
 from headway.service.frameworks import run_of
 from headway.service.lease import Lease
-from headway.service.remote.base import RemoteTextClient
+from headway.service.remote.base import as_text_client
 from headway.service.residents import Residents
 from headway.service.served_model import ServedModel
 from headway.worker.embed_prompt import EncoderInputs, prepare_texts
@@ -25,8 +25,9 @@ async def embed(residents: Residents, model: ServedModel, request: EmbedRequest)
 
 
 async def _embed_remotely(lease: Lease, request: EmbedRequest) -> Embedded:
-    if isinstance(lease.client, RemoteTextClient):
-        return await lease.client.embed(request, lease.release)
+    remote = as_text_client(lease.client)
+    if remote is not None:
+        return await remote.embed(request, lease.release)
     lease.release(False)
     raise UnsupportedFeature(f"{lease.model.id} is a model of type {lease.model.config.type}: it makes no vectors")
 

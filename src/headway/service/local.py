@@ -18,7 +18,7 @@ from headway.service.inference import infer, signature
 from headway.service.loader import Loader, ProcessLoader
 from headway.service.names import Name, model_id
 from headway.service.protocol import GenerateStream, ModelCard, ModelState
-from headway.service.remote.base import RemoteTextClient
+from headway.service.remote.base import as_text_client
 from headway.service.residents import Residents
 from headway.service.roster import Roster
 from headway.service.served_model import ServedModel
@@ -105,10 +105,9 @@ class LocalService:
         deadline = None if timeout_s is None else self._clock.now() + timeout_s
         while True:
             lease = await self._residents.lease(model, deadline)
-            # Asked first: looking through a protocol's methods takes a tenth of a short request's time.
-            is_worker = isinstance(lease.client, WorkerClient)
-            if not is_worker and isinstance(lease.client, RemoteTextClient):
-                return await lease.client.generate(request, lease.release, deadline=deadline)
+            remote = as_text_client(lease.client)
+            if remote is not None:
+                return await remote.generate(request, lease.release, deadline=deadline)
             try:
                 worker = lease.worker
                 worker.check_room(request.sampling.n)  # before the work of tokenising

@@ -5,6 +5,7 @@ door made it, with the lease's end, and prepares nothing.
 """
 
 import asyncio
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Protocol, cast, runtime_checkable
@@ -37,6 +38,17 @@ class RemoteTextClient(Protocol):
     async def embed(self, request: EmbedRequest, on_settled: OnSettled) -> Embedded:
         """A vector of each input. Raises HeadwayError."""
         ...
+
+
+def as_text_client(client: ResidentClient) -> RemoteTextClient | None:
+    """The client, if texts go to it as texts; None: its model is one of ours."""
+    return cast(RemoteTextClient, client) if _takes_texts(type(client)) else None
+
+
+@functools.cache
+def _takes_texts(kind: type) -> bool:
+    """Once a class: looking through a protocol's methods takes a tenth of a short request's time."""
+    return issubclass(kind, RemoteTextClient)
 
 
 async def make_remote(framework: Framework, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:

@@ -241,7 +241,8 @@ async def test_a_wrong_body_is_refused_by_its_field(body: Any, param: str, clien
 
 
 async def test_a_model_that_is_not_there_is_a_404(client: httpx2.AsyncClient, service: InferService) -> None:
-    assert (await predict(client, "nobody", 1)).status_code == 404
+    unknown = await predict(client, "nobody", 1)
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model_id")
     service.fault = ModelNotFound("gone meanwhile")
     assert (await predict(client, "t", 1)).status_code == 404
     assert "nobody" not in (await client.get("/metrics")).text

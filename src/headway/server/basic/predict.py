@@ -28,7 +28,7 @@ import headway_wire as wire
 from headway.core.embedding import EmbedRequest
 from headway.core.infer import Inferred, InferRequest
 from headway.core.request import TextPrompt
-from headway.errors import InvalidRequest
+from headway.errors import InvalidRequest, ModelNotFound
 from headway.server.basic.answers import PlainAnswers
 from headway.server.basic.convert import plain_requests
 from headway.server.basic.predict_input import check_depth, is_tensors, read_tensors, read_value
@@ -98,7 +98,10 @@ async def predict(request: Request) -> Response:
     state = state_of(request)
     arrived_s = state.clock.now()
     body = await _read(request)
-    card = state.service.card(body.model_id)
+    try:
+        card = state.service.card(body.model_id)
+    except ModelNotFound as error:
+        raise ModelNotFound(error.message, param="model_id") from None
     if speaks_tensors(card):
         return await _infer(request, card, body, arrived_s)
     if card.type == "embedding" or card.info.get("task") == "embed":

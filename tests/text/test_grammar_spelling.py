@@ -43,6 +43,9 @@ def grammar_of(kind: str, value: object) -> str:
         ("json_schema", {"anyOf": [{"const": [{"k": RARE}]}, {"type": "null"}]}),
         ("json_schema", {"type": "object", "properties": {RARE: {"type": "null"}}}),
         ("json_schema", {"type": "array", "items": {"type": "object", "required": [RARE]}}),
+        ("json_schema", {"type": "string", "pattern": f"a[b-d]{RARE}+"}),
+        ("json_schema", {"type": "object", "patternProperties": {f"^{RARE}": {"type": "null"}}}),
+        ("json_schema", {"type": "object", "patternProperties": {"^a": {"const": RARE}}}),
         ("choice", ["yes", RARE]),
         ("regex", f"a|{RARE}"),
         ("grammar", f'start: "a" | "{RARE}"'),
@@ -62,6 +65,8 @@ def test_a_character_without_tokens_is_refused_by_name(tokens: ConstraintTokens,
         ("json_schema", {"enum": ["é☀", "a"], "description": "ü"}, ["é", "☀"]),
         ("json_object", None, []),
         ("choice", ["ja", "né"], ["é"]),
+        ("json_schema", {"type": "string", "pattern": f"^[^{RARE}é]?[]{RARE}a]b$"}, []),
+        ("json_schema", {"type": "string", "pattern": f"é[\\]{RARE}x]\\[ü"}, ["é", "ü"]),
     ],
 )
 def test_what_no_answer_has_counts_for_nothing(

@@ -1,6 +1,7 @@
 """Whether a model can write what a grammar says literally: not every vocabulary has all characters."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ _VALUES = frozenset({"const", "enum", "required"})
 _NAMES = frozenset({"properties", "dependentRequired", "dependentSchemas"})
 _NOTES = frozenset({"title", "description", "$comment", "examples", "default"})
 """Keywords whose texts no answer has."""
+_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""Of a regular expression: an escape, or a class of characters, which has others to choose from."""
 
 
 def unusual_characters(text: str) -> list[str]:
@@ -46,6 +49,11 @@ def _literals(schema: Any) -> Iterator[str]:
     for keyword, value in schema.items():
         if keyword in _VALUES:
             yield json.dumps(value, ensure_ascii=False)
+        elif keyword == "pattern" and isinstance(value, str):
+            yield _CLASS.sub("", value)
+        elif keyword == "patternProperties" and isinstance(value, dict):
+            yield from (_CLASS.sub("", pattern) for pattern in value)
+            yield from _literals(list(value.values()))
         elif keyword not in _NOTES:
             if keyword in _NAMES and isinstance(value, dict):
                 yield from value

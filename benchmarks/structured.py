@@ -18,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,10 @@ def _kind_of(message: str) -> str:
 def _is_valid(text: str, schema: Any, draft: Any) -> bool:
     try:
         validator = jsonschema.validators.validator_for(schema, draft)
-        return bool(validator(schema, format_checker=validator.FORMAT_CHECKER).is_valid(json.loads(text)))
+        # JSON's numbers are decimal: -3.145226473345909e+16 is -31452264733459090, though no double is.
+        schema = json.loads(json.dumps(schema), parse_float=Decimal)
+        answer = json.loads(text, parse_float=Decimal)
+        return bool(validator(schema, format_checker=validator.FORMAT_CHECKER).is_valid(answer))
     except ValueError:
         return False
 

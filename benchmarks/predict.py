@@ -1,10 +1,12 @@
 """What POST /predict adds to a model, and what computing requests together gains.
 
-    predict.py [--dir DIR] [--rounds 5] [--only latency|batching|cold]
+    predict.py [--dir DIR] [--rounds 5] [--only latency|switching|batching|cold]
 
 latency: one client on one connection that is kept, raw sockets, against the same call without Headway: a Python class
 that gives back its input, and all-MiniLM-L6-v2 (DIR/models, laid out by prepare.sh DIR encoders) by ONNX Runtime, and
 on Headway's own executor against LLM.embed in this process. In turns; medians. Bar: less than 1 ms more.
+switching: two resident models that give back their input, asked in turns, against one of them asked again and again, in
+the same minutes; medians. It should cost nothing: no bar, since the difference is of the size of its own noise.
 batching: 32 clients ask a model of one layer of 64 MB (float32, ONNX) as fast as they are answered, with batches of 32
 and with batches of 1. Bar: at least twice the requests a second.
 cold: MiniLM asked of a server that serves another model too and has not loaded this one, until the answer; against a
@@ -115,9 +117,9 @@ class Connection:
         return body
 
 
-def make_request(value: Any) -> bytes:
+def make_request(value: Any, model: str = "m") -> bytes:
     """POST /predict with the value."""
-    body = json.dumps({"model_id": "m", "input_data": value}).encode()
+    body = json.dumps({"model_id": model, "input_data": value}).encode()
     head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -210,6 +212,22 @@ def latency(folder: Path | None, rounds: int, scratch: Path) -> bool:
     with LLM(str(source)) as llm, serve(source=str(source), type="embedding") as port:
         name = "MiniLM (headway)"
         return measure_latency(name, lambda: llm.embed(TEXT), make_request(TEXT), port, rounds, 300) and holds
+
+
+def switching(rounds: int, scratch: Path) -> None:
+    """Prints the medians."""
+    (scratch / "model.py").write_text(PYTHON_MODEL)
+    model = {"source": str(scratch / "model.py"), "framework": "python", "type": "python"}
+    with serve_models({"m": model, "other": model}) as port:
+        connection = Connection(port)
+        pair = itertools.cycle([make_request(TEXT), make_request(TEXT, "other")])
+        seconds_of(lambda: connection.ask(next(pair)), 200)
+        same, turns = [], []
+        for _ in range(rounds):
+            same += seconds_of(lambda: connection.ask(make_request(TEXT)), 1000)
+            turns += seconds_of(lambda: connection.ask(next(pair)), 1000)
+    one, two = statistics.median(same) * 1e3, statistics.median(turns) * 1e3
+    print(f"  switching: one model {one:.3f} ms, two in turns {two:.3f} ms: {two - one:+.3f} ms")
 
 
 def onnx_encoder(source: Path, scratch: Path) -> tuple[Callable[[], Any], Path]:
@@ -372,7 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, default=os.environ.get("HEADWAY_BENCH_DIR"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=("latency", "batching", "cold"))
+    parser.add_argument("--only", choices=("latency", "switching", "batching", "cold"))
     options = parser.parse_args(arguments)
     print(f"{describe_machine()}\n{usable_cores()} cores are shared by client, server and model.")
     holds = True
@@ -380,6 +398,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = None if options.dir is None else Path(options.dir)
         if options.only in (None, "latency"):
             holds = latency(folder, options.rounds, Path(scratch))
+        if options.only in (None, "switching"):
+            switching(options.rounds, Path(scratch))
         if options.only in (None, "batching"):
             holds = batching(options.rounds, Path(scratch)) and holds
         if options.only in (None, "cold") and folder is not None:

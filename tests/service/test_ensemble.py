@@ -11,7 +11,8 @@ import pytest
 import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.core.infer import Inferred, InferRequest
-from headway.errors import InternalError, InvalidConfig, InvalidRequest, QueueFull, ShuttingDown
+from headway.core.request import TextPrompt
+from headway.errors import InternalError, InvalidConfig, InvalidRequest, QueueFull, ShuttingDown, UnsupportedFeature
 from headway.service.ensemble import EnsembleClient, run_ensemble
 from headway.service.ensemble_file import read_ensemble
 from headway.service.local import LocalService
@@ -243,5 +244,7 @@ async def test_it_is_a_file_that_is_served_even_where_one_model_has_room_at_a_ti
         requests = [InferRequest(request_id=str(it), model="chain", value=it) for it in range(3)]
         answers = await asyncio.gather(*(service.infer(request) for request in requests))
         assert [answer.value for answer in answers] == [3, 5, 7]
+        with pytest.raises(UnsupportedFeature, match="it has no tokens; ask it by /predict"):
+            await service.tokenize("chain", TextPrompt("a"))
         assert service.stats()["pool"]["pool"]["leases"] == 0
         await service.aclose()

@@ -16,7 +16,7 @@ from headway.config import EngineConfig, ModelConfig
 from headway.errors import HeadwayError, OutOfMemory
 from headway.observe.gpus import has_driver
 from headway.service.events import CPU, Amounts, Need
-from headway.service.frameworks import is_elsewhere, vllm_mode
+from headway.service.frameworks import is_elsewhere, run_of, vllm_mode
 
 EngineTask = Literal["generate", "encode"]
 INTERPRETER_BYTES = 60 << 20
@@ -53,7 +53,7 @@ def estimate_model(model: ModelConfig, path: Path, task: EngineTask | None, budg
 
     Raises OutOfMemory: alone it does not fit into the budget. Other faults of its files are its worker's to tell.
     """
-    if is_elsewhere(model):
+    if is_elsewhere(model) or run_of(model).kind == "ensemble":
         return ModelEstimate(Need(num_places=0, load_s=_LEAST_LOAD_S))
     if task is not None:
         try:

@@ -1,8 +1,10 @@
 """What a model's framework means: what runs it, and where. One row a framework.
 
-engine   a process that speaks tokens (Submit, Step): the language models and encoders of Headway, vLLM embedded
-infer    a process that speaks tensors and values (Infer, Outputs): headway_wire.serve around a predictor
-remote   an object in the server that calls another server, or other models (an ensemble)
+engine    a process that speaks tokens (Submit, Step): headway.worker.serve around an engine, in this interpreter
+tokens    the same by headway_wire.serve, in any interpreter: vLLM embedded
+infer     a process that speaks tensors and values (Infer, Outputs): headway_wire.serve around a predictor
+remote    an object in the server that calls another server
+ensemble  an object in the server that asks other models of it
 
 vLLM is run in two ways (run_of): its server, started here or elsewhere, or its engine in a child.
 """
@@ -14,7 +16,7 @@ from typing import Literal, cast, get_args
 from headway.config import ModelConfig, ModelType
 from headway.errors import InvalidConfig
 
-Kind = Literal["engine", "infer", "remote"]
+Kind = Literal["engine", "tokens", "infer", "remote", "ensemble"]
 VllmMode = Literal["url", "launch", "embedded"]
 
 
@@ -24,10 +26,15 @@ class Framework:
 
     kind: Kind
     predictor: str
-    """module:Class; of a remote one the client's class."""
+    """module:Class; of a remote one, and of an ensemble, the client's class."""
     default_type: ModelType
     extra: str | None = None
     """headway[extra] installs what it needs; None: nothing more."""
+
+    @property
+    def speaks_tokens(self) -> bool:
+        """Its prompts are tokenised here, so its text is opened here."""
+        return self.kind in ("engine", "tokens")
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -42,10 +49,10 @@ FRAMEWORKS: Mapping[str, Framework] = {
         "infer", "headway.predictors.transformers:TransformersPredictor", "text-classification", "transformers"
     ),
     "tensorflow": Framework("infer", "headway.predictors.tensorflow:TensorflowPredictor", "tensor"),
-    "vllm": Framework("engine", "headway.predictors.vllm:VllmPredictor", "text-generation", "vllm"),
+    "vllm": Framework("tokens", "headway.predictors.vllm:VllmPredictor", "text-generation", "vllm"),
     "triton": Framework("remote", "headway.service.remote.triton:TritonClient", "tensor"),
     "openai": Framework("remote", "headway.service.remote.openai:OpenAIClient", "text-generation"),
-    "ensemble": Framework("remote", "headway.service.ensemble:EnsembleClient", "tensor"),
+    "ensemble": Framework("ensemble", "headway.service.ensemble:EnsembleClient", "tensor"),
 }
 """By the name in a catalog."""
 
@@ -82,7 +89,7 @@ def speaks_text(framework: str, model_type: ModelType) -> bool:
     """
     if framework == "transformers":
         return model_type == "text-generation"
-    return framework_of(framework).kind == "engine" or framework == "openai"
+    return framework_of(framework).speaks_tokens or framework == "openai"
 
 
 def vllm_mode(model: ModelConfig) -> VllmMode:
@@ -95,6 +102,6 @@ def vllm_mode(model: ModelConfig) -> VllmMode:
 
 
 def is_elsewhere(model: ModelConfig) -> bool:
-    """Whether none of its processes is ours: it takes no memory here. Raises InvalidConfig as run_of()."""
+    """Whether another server has it that we did not start: nothing of it is here. Raises InvalidConfig as run_of()."""
     is_launched = model.framework == "vllm" and vllm_mode(model) == "launch"
     return run_of(model).kind == "remote" and not is_launched

@@ -31,7 +31,7 @@ from headway.worker.constraining import OutputStyle
 from headway.worker.encoder_text import EncoderText
 from headway.worker.environments import find_interpreter
 from headway.worker.infer_process import start_infer_process
-from headway.worker.process import WorkerProcess, start_process
+from headway.worker.process import start_process
 from headway.worker.prompt import ModelText
 from headway.worker.resident import ClientSettings, ResidentClient
 
@@ -90,9 +90,9 @@ class ProcessLoader:
         """In a thread: it may download, unpack, and check a sha256."""
         from headway.checkpoint.sources import resolve_source
 
-        if is_elsewhere(model) and model.framework != "ensemble":
-            return Path()  # another server has the files; an ensemble has one here
-        if run_of(model).kind != "engine":
+        if is_elsewhere(model):
+            return Path()
+        if not run_of(model).speaks_tokens:
             return await asyncio.to_thread(find_source, model, self._checkpoint)
         if model.source in self._opened:
             return self._opened[model.source].path
@@ -100,7 +100,7 @@ class ProcessLoader:
 
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """In a thread: a big vocabulary takes a tenth of a second."""
-        if run_of(model).kind != "engine":
+        if not run_of(model).speaks_tokens:
             return OpenedModel(text=None, created=int(time.time()))
         if run_of(model) is TRANSFORMERS_GENERATOR:
             return await asyncio.to_thread(open_text_alone, model, path)
@@ -113,29 +113,26 @@ class ProcessLoader:
     async def connect(self, model: ModelConfig, name: str, settings: ClientSettings) -> ResidentClient:
         """A process of this interpreter, or several of the model's own, or a client of another server."""
         framework = run_of(model)
-        if framework.kind == "remote":
+        if framework.kind in ("remote", "ensemble"):
             return await make_remote(framework, model, name, settings)
         if framework.kind == "infer":
             return await connect_infer(model, name, settings)
         client = make_worker_client(name, settings)
-        client.attach(await self._start(model, name, client))
+        if framework.kind == "tokens":
+            python = None if model.interpreter is None else find_interpreter(model.interpreter)
+            client.attach(await start_infer_process(name, client, python))
+        else:
+            client.attach(await start_process(name, client))
         return client
-
-    async def _start(self, model: ModelConfig, name: str, client: WorkerClient) -> WorkerProcess:
-        """Of an engine: in this interpreter with all of Headway, or vLLM's, mostly in one of its own."""
-        if model.framework != "vllm":
-            return await start_process(name, client)
-        python = None if model.interpreter is None else find_interpreter(model.interpreter)
-        return await start_infer_process(name, client, python)
 
     def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
         """The engine's config as the predictor's options. An encoder has another predictor, unless one was named."""
         from headway.checkpoint.checkpoint import is_encoder
 
         framework = run_of(model)
-        if framework.kind == "infer" or model.framework == "vllm":
+        if framework.kind in ("infer", "tokens"):
             return infer_load_message(model, path)
-        if framework.kind == "remote":
+        if framework.kind in ("remote", "ensemble"):
             return wire.Load(predictor=framework.predictor, source=str(path), options=dict(model.options))
         if framework is TRANSFORMERS_GENERATOR:
             own = {name: getattr(model.engine, name) for name in _SHARED_OPTIONS}

@@ -155,6 +155,9 @@ class ServerConfig:
     """Of the Open Inference Protocol over gRPC, on the same host; 0: one that is free; None: no gRPC."""
     api_keys: tuple[str, ...] = ()
     """Any of them opens every route but health and version; empty: no key is asked for."""
+    admin_api_keys: tuple[str, ...] = ()
+    """Only these open what changes the catalog, loads and unloads (server/paths.is_admin), and they open all else too;
+    empty: that needs no more than api_keys."""
     max_body_bytes: int = 16 * 1024 * 1024
     response_store_bytes: int = 64 * 1024 * 1024
     """What responses are kept in for next turns (previous_response_id); 0: none is kept."""

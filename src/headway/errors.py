@@ -11,6 +11,7 @@ HeadwayError
 │   ├── PayloadTooLarge
 │   ├── UnsupportedEncoding   a compressed body
 │   ├── Unauthorized
+│   ├── PermissionDenied      a key that may not do this
 │   ├── HostNotAllowed        a name that this server is not called by
 │   └── InvalidConfig         a flag, an environment variable or the YAML file
 ├── CapacityError             right request, wrong moment: try again (`retry_after_s`)
@@ -134,6 +135,12 @@ class Unauthorized(CallerError):
     """No API key, or a wrong one."""
 
     code = "invalid_api_key"
+
+
+class PermissionDenied(CallerError):
+    """A right API key, that may not do this; the message says which may."""
+
+    code = "permission_denied"
 
 
 class HostNotAllowed(CallerError):

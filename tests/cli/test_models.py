@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,39 +146,69 @@ def test_a_callers_mistake_is_one_line(url: str, models: Commands, args: tuple[s
     models(*args, fails=words)
 
 
+@asynccontextmanager
+async def listening_on(rig: Any, config: ServerConfig) -> AsyncIterator[str]:
+    """A server of the rig's catalog: its address."""
+    listening = asyncio.get_running_loop().create_future()
+    server = HttpServer(make_app(rig.service, config), Announcements(on_listening=listening.set_result))
+    server._state.catalog = rig.catalog
+    serving = asyncio.create_task(server.serve())
+    try:
+        yield await listening
+    finally:
+        server.stop()
+        await serving
+
+
 async def test_a_running_server_is_told_and_tells(capsys: pytest.CaptureFixture[str]) -> None:
     commands = Commands(capsys)
-    async with catalog_rig() as rig:
-        listening = asyncio.get_running_loop().create_future()
-        server = HttpServer(
-            make_app(rig.service, ServerConfig(port=0)), Announcements(on_listening=listening.set_result)
-        )
-        server._state.catalog = rig.catalog
+    async with catalog_rig() as rig, listening_on(rig, ServerConfig(port=0)) as url:
 
         async def call(*args: str, fails: str = "") -> str:
-            return await asyncio.to_thread(commands, *args, "--url", await listening, fails=fails)
+            return await asyncio.to_thread(commands, *args, "--url", url, fails=fails)
 
-        serving = asyncio.create_task(server.serve())
-        try:
-            await call("add", "first", "--id", "m", "--version", "1")
-            await call("add", "second", "--id", "m", "--version", "2")
-            assert "m is ready" in await call("load", "m")
-            assert await rig.ask("m") == "second"
-            rows = [line.split()[:2] for line in (await call("list")).splitlines()[1:]]
-            assert rows == [["m", "ready"], ["m@1", "cold"]]
-            assert "m is cold" in await call("unload", "m")
-            assert "m is 1 again" in await call("rollback", "m")
-            assert await rig.ask("m") == "first"
-            await call("set", "m", "description=x")
-            listed: dict[str, Any] = json.loads(await call("list", "--json"))
-            assert [model["description"] for model in listed["models"]] == ["x", ""]
-            assert json.loads(await call("export"))["models"][0]["description"] == "x"
-            for name in ("m?x", "m#x", "x/../m", "m%40", "m/", ""):
-                await call("remove", name, fails="model")
-            assert len(json.loads(await call("export"))["models"]) == 2
-            await call("remove", "m")
-            await call("load", "m", fails="there is no model 'm'")
-            await call("add", "x", "--id", "m", "--option", "nonsense=1", fails="nonsense")
-        finally:
-            server.stop()
-            await serving
+        await call("add", "first", "--id", "m", "--version", "1")
+        await call("add", "second", "--id", "m", "--version", "2")
+        assert "m is ready" in await call("load", "m")
+        assert await rig.ask("m") == "second"
+        rows = [line.split()[:2] for line in (await call("list")).splitlines()[1:]]
+        assert rows == [["m", "ready"], ["m@1", "cold"]]
+        assert "m is cold" in await call("unload", "m")
+        assert "m is 1 again" in await call("rollback", "m")
+        assert await rig.ask("m") == "first"
+        await call("set", "m", "description=x")
+        listed: dict[str, Any] = json.loads(await call("list", "--json"))
+        assert [model["description"] for model in listed["models"]] == ["x", ""]
+        assert json.loads(await call("export"))["models"][0]["description"] == "x"
+        for name in ("m?x", "m#x", "x/../m", "m%40", "m/", ""):
+            await call("remove", name, fails="model")
+        assert len(json.loads(await call("export"))["models"]) == 2
+        await call("remove", "m")
+        await call("load", "m", fails="there is no model 'm'")
+        await call("add", "x", "--id", "m", "--option", "nonsense=1", fails="nonsense")
+
+
+async def test_a_server_with_admin_keys_is_sent_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ServerConfig(port=0, api_keys=("user",), admin_api_keys=("admin", "other"))
+    commands = Commands(capsys)
+    async with catalog_rig(CatalogEntry(id="m", source="first")) as rig, listening_on(rig, config) as url:
+
+        async def call(*args: str, fails: str = "") -> str:
+            return await asyncio.to_thread(commands, *args, "--url", url, fails=fails)
+
+        await call("remove", "m", fails="give --api-key, or set HEADWAY_API_KEY")
+        monkeypatch.setenv("HEADWAY_API_KEY", "user")
+        await call("remove", "m", fails="set HEADWAY_ADMIN_API_KEY")
+        await call("export", fails="set HEADWAY_ADMIN_API_KEY")
+        await asyncio.to_thread(run, ["top", "--once", "--url", url])
+        assert "set HEADWAY_ADMIN_API_KEY" in capsys.readouterr().err
+        monkeypatch.setenv("HEADWAY_ADMIN_API_KEY", "admin,other")
+        assert json.loads(await call("export"))["models"][0]["id"] == "m"
+        await call("remove", "m", "--api-key", "user", fails="set HEADWAY_ADMIN_API_KEY")
+        assert await asyncio.to_thread(run, ["top", "--once", "--url", url]) == 0
+        assert "model=m" in capsys.readouterr().out
+        monkeypatch.delenv("HEADWAY_ADMIN_API_KEY")
+        await call("remove", "m", "--api-key", "other")
+        assert not rig.catalog.entries

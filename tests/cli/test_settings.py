@@ -62,6 +62,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "host": ("::1", "::1", "::1"),
     "port": ("9001", 9001, 9001),
     "api_key": ("k1,k2", ["k1", "k2"], ("k1", "k2")),
+    "admin_api_key": ("a1,a2", ["a1", "a2"], ("a1", "a2")),
     "insecure": ("true", True, True),
     "grpc_port": ("8001", 8001, 8001),
     "max_queued_requests": ("3", 3, 3),
@@ -278,6 +279,7 @@ def test_a_keyless_server_on_this_machine_is_called_by_its_own_names(
         ({"model": ""}, r"^MODEL is '': it is empty"),
         ({"enable_prefix_caching": "maybe"}, r"it must be true or false"),
         ({"api_key": ["secret,"]}, r"^--api-key: it has an empty entry$"),
+        ({"admin_api_key": ["secret,"]}, r"^--admin-api-key: it has an empty entry$"),
         ({"allowed_origins": ["a.example"]}, r"--allowed-origins .*'a.example' is no origin such as https://"),
         ({"allowed_origins": ["http://a.example/"]}, r"'http://a.example/' is no origin"),
         (

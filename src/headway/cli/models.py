@@ -30,7 +30,14 @@ Pairs = Annotated[
 ]
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="A running server, instead of the database.")]
 ServerUrl = Annotated[str, typer.Option("--url", metavar="URL", help="The running server.")]
-Key = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help="The server's key. Also HEADWAY_API_KEY.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="KEY",
+        help="The server's admin key, or its key. Also HEADWAY_ADMIN_API_KEY, HEADWAY_API_KEY.",
+    ),
+]
 Database = Annotated[
     str | None,
     typer.Option(
@@ -79,7 +86,9 @@ def _admin(url: str | None, api_key: str | None, database_url: str | None) -> Ca
 
 
 def _server(url: str, api_key: str | None) -> ServerAdmin:
-    return ServerAdmin(url, api_key or os.environ.get("HEADWAY_API_KEY") or None)
+    variables = (os.environ.get(name, "") for name in ("HEADWAY_ADMIN_API_KEY", "HEADWAY_API_KEY"))
+    set_ones = (key for value in variables if (key := value.partition(",")[0].strip()))  # of several the first
+    return ServerAdmin(url, api_key or next(set_ones, None))
 
 
 def _add(

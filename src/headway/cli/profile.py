@@ -39,12 +39,12 @@ def make() -> TyperCommand:
 
 def _act(given: dict[str, Any]) -> None:
     from headway.cli.remote import base_url
-    from headway.cli.resolve import resolve_settings
+    from headway.cli.resolve import key_to_send, resolve_settings
     from headway.cli.watched import WatchedServer
 
     flags, config, rest = split_settings(given)
-    keys = resolve_settings(flags, config).api_key
-    server = WatchedServer(base_url(rest.get("url") or DEFAULT_URL), keys[0] if keys else None)
+    key = key_to_send(flags, resolve_settings(flags, config))
+    server = WatchedServer(base_url(rest.get("url") or DEFAULT_URL), key)
     names = {"model": "model_name", "num_steps": "steps", "timeout_s": "timeout"}
     body = {field: rest[name] for field, name in names.items() if name in rest}
     try:

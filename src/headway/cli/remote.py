@@ -10,12 +10,14 @@ import httpx2
 from headway.cli.answers import Ask, Piece
 from headway.errors import (
     HeadwayError,
+    HostNotAllowed,
     InternalError,
     InvalidConfig,
     InvalidRequest,
     ModelNotFound,
     ModelNotReady,
     PayloadTooLarge,
+    PermissionDenied,
     Unauthorized,
 )
 from headway.server.hosts import is_loopback
@@ -24,7 +26,7 @@ _TIMEOUT = httpx2.Timeout(10.0, read=None)  # the first token of a long prompt t
 _MAX_ERROR_BYTES = 64 * 1024
 _KINDS: dict[int, type[HeadwayError]] = {
     401: Unauthorized,
-    403: Unauthorized,
+    403: PermissionDenied,
     404: ModelNotFound,
     413: PayloadTooLarge,
     429: ModelNotReady,
@@ -173,8 +175,12 @@ def server_error(status: int, body: dict[str, Any]) -> HeadwayError:
     kind = _KINDS.get(status)
     if kind is None:
         kind = InvalidRequest if 400 <= status < 500 else InternalError
+    if fields.get("code") == HostNotAllowed.code:
+        kind = HostNotAllowed
     if kind is Unauthorized:
         message += " (give --api-key, or set HEADWAY_API_KEY)"
+    if kind is PermissionDenied:
+        message += " (give it by --api-key, or set HEADWAY_ADMIN_API_KEY)"
     return kind(message, param=fields.get("param"))
 
 

@@ -34,6 +34,12 @@ def resolve_settings(flags: Mapping[str, Any], config: Path | None = None) -> Se
         raise InvalidConfig("\n".join(_explain(line, flags, path) for line in error.errors())) from None
 
 
+def key_to_send(flags: Mapping[str, Any], settings: Settings) -> str | None:
+    """The key for a server's routes for admins: the one that was typed, else the admin's, else the users'."""
+    keys = settings.api_key if "api_key" in flags else settings.admin_api_key or settings.api_key
+    return keys[0] if keys else None
+
+
 def _settings_of(path: Path) -> type[Settings]:
     from headway.cli.yaml_file import read_yaml
 
@@ -64,7 +70,7 @@ def _explain(error: Any, flags: Mapping[str, Any], path: Path | None) -> str:
         where = env_name(name)
     else:
         where = f"{name.replace('_', '-')} in {path}"
-    value = "" if name == "api_key" else f" is {error['input']!r}"
+    value = "" if name.endswith("api_key") else f" is {error['input']!r}"
     return f"{where}{value}: {_reason(field, error['msg'])}"
 
 

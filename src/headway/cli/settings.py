@@ -223,6 +223,9 @@ class Settings(BaseSettings):
     """Port for the Open Inference Protocol over gRPC (headway[grpc]); 0 takes a free one. Default: no gRPC."""
     api_key: Annotated[Names, Flag("Server", "KEY", "server.api_keys")] = ()
     """Key that requests must bring; repeated, or with commas, for more. HEADWAY_API_KEY keeps it out of `ps`."""
+    admin_api_key: Annotated[Names, Flag("Server", "KEY", "server.admin_api_keys")] = ()
+    """Key that alone may change the catalog, load and unload models (/admin, the repository of v2); repeated, or with
+    commas, for more. Default: any --api-key may. HEADWAY_ADMIN_API_KEY keeps it out of `ps`."""
     insecure: Annotated[bool, Flag("Server", "")] = False
     """Listen on an address that others can reach without a key."""
     drain_timeout: Annotated[Seconds, Flag("Server", "SECONDS", "server.drain_timeout_s")] = default_of(

@@ -47,12 +47,12 @@ def make() -> TyperCommand:
 
 def _act(given: dict[str, Any]) -> None:
     from headway.cli.remote import base_url
-    from headway.cli.resolve import resolve_settings
+    from headway.cli.resolve import key_to_send, resolve_settings
     from headway.cli.watched import WatchedServer
 
     flags, config, rest = split_settings(given)
-    keys = resolve_settings(flags, config).api_key
-    server = WatchedServer(base_url(rest.get("url") or DEFAULT_URL), keys[0] if keys else None)
+    key = key_to_send(flags, resolve_settings(flags, config))
+    server = WatchedServer(base_url(rest.get("url") or DEFAULT_URL), key)
     try:
         watch(server, rest.get("interval") or 2.0, is_once=bool(rest.get("once")))
     finally:

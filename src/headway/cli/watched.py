@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx2
 
+from headway.cli.remote import server_error
 from headway.cli.scrape import Scrape, parse_scrape
 from headway.errors import InternalError, InvalidConfig, Unauthorized
 from headway.server.hosts import is_loopback
@@ -34,7 +35,7 @@ class WatchedServer:
         self._client = httpx2.Client(headers=headers, timeout=_TIMEOUT_S, trust_env=trust_env, transport=transport)
 
     def look(self) -> Look:
-        """Raises InvalidConfig if nobody answers, Unauthorized, InternalError for what is no answer of Headway."""
+        """Raises InvalidConfig if nobody answers; Unauthorized, PermissionDenied, HostNotAllowed; InternalError."""
         scrape = parse_scrape(self.get("/metrics").text, time.monotonic())
         try:
             models = self.get("/admin/models").json()["models"]
@@ -57,6 +58,8 @@ class WatchedServer:
             ) from None
         if response.status_code == 401:
             raise Unauthorized(f"{self.url} asks for a key: give --api-key, or set HEADWAY_API_KEY")
+        if response.status_code == 403:
+            raise server_error(403, _body_of(response))
         if not response.is_success:
             raise InternalError(f"{self.url}{path} answered {response.status_code}: {response.text[:500]}")
         return response
@@ -64,3 +67,11 @@ class WatchedServer:
     def close(self) -> None:
         """Ends the connections."""
         self._client.close()
+
+
+def _body_of(response: httpx2.Response) -> dict[str, Any]:
+    try:
+        content = response.json()
+    except ValueError:
+        content = None
+    return content if isinstance(content, dict) else {}

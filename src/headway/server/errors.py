@@ -50,6 +50,7 @@ ERROR_TABLE: dict[type[HeadwayError], Row] = {
     errors.PayloadTooLarge: Row(413, "invalid_request_error"),
     errors.UnsupportedEncoding: Row(415, "invalid_request_error"),
     errors.Unauthorized: Row(401, "authentication_error"),
+    errors.PermissionDenied: Row(403, "permission_error"),
     errors.HostNotAllowed: Row(403, "invalid_request_error"),
     # At a request: of an entry of the catalog, whose model could not be loaded.
     errors.InvalidConfig: _MODEL_FAULT,

@@ -19,16 +19,15 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway._native import HistogramCounts
-from headway.errors import HeadwayError, PayloadTooLarge, ShuttingDown, Unauthorized
+from headway.errors import HeadwayError, PayloadTooLarge, ShuttingDown
 from headway.observe.logs import get_logger, log_plainly
 from headway.observe.server_timing import TIMING, RequestTiming
 from headway.server.disconnect import ClientGone
 from headway.server.errors import ErrorDetail, Problem
 from headway.server.headers import find_header
 from headway.server.hosts import AllowedHosts
-from headway.server.keys import REFUSAL as KEY_REFUSAL
 from headway.server.keys import ApiKeys
-from headway.server.paths import route_path
+from headway.server.paths import is_admin, route_path
 from headway.server.refusals import REQUEST_ID, id_headers, refuse, refuse_error
 from headway.server.state import ServerState
 
@@ -150,7 +149,7 @@ class Gate:
         self.app = app
         self._state = state
         self._hosts = AllowedHosts(state.config.allowed_hosts)
-        self._keys = ApiKeys(state.config.api_keys)
+        self._keys = ApiKeys(state.config.api_keys, state.config.admin_api_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -168,8 +167,9 @@ class Gate:
         path = route_path(scope)
         if path in OPEN_PATHS:
             return None
-        if not self._keys.admit(scope["headers"]):
-            return Unauthorized(KEY_REFUSAL)
+        wrong_key = self._keys.refusal(scope["headers"], for_admin=is_admin(path))
+        if wrong_key is not None:
+            return wrong_key
         if self._state.is_draining and path not in DRAIN_PATHS:
             return ShuttingDown("the server is shutting down and takes nothing new", retry_after_s=5.0)
         return None

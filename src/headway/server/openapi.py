@@ -19,7 +19,8 @@ Fields that Headway does not support are refused by name with a 400, and so is a
 Every error is `{"error": {"message", "type", "param", "code"}}`. A stream that fails on its way sends one such event;
 `data: [DONE]` is the last event of every stream, but not of `/v1/responses` and `/v1/messages`, whose events have names
 of their own, nor of `/v2`. Errors of `/v1/messages` have Anthropic's form, and those of `/v2` are `{"error": "..."}`.
-Keys, where the server has any, go in `Authorization: Bearer KEY` or `x-api-key: KEY`.
+Keys, where the server has any, go in `Authorization: Bearer KEY` or `x-api-key: KEY`. A server with admin keys
+wants one of them for what changes models.
 """
 """The rules of all routes, as /docs shows them."""
 

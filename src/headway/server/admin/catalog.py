@@ -8,7 +8,7 @@ POST   /admin/models/{name}/load       and /unload, /rollback
 GET    /admin/catalog?format=json      all entries, as a file; POST takes such a file
 
 A change acts at once on this server. An entry may name code to be run, so changes need an API key wherever others can
-reach the server, and come from no page of another origin.
+reach the server (an admin key, if it has any: middleware.Gate), and come from no page of another origin.
 """
 
 from collections.abc import Mapping
@@ -125,10 +125,10 @@ def _catalog(request: Request) -> Catalog:
 def _changeable(request: Request) -> Catalog:
     """The catalog, for who may change it. Raises Unauthorized, HostNotAllowed, UnsupportedFeature."""
     config = state_of(request).config
-    if not config.api_keys and not is_loopback(config.host):
+    if not (config.api_keys or config.admin_api_keys or is_loopback(config.host)):
         raise Unauthorized(
             f"this server listens on {config.host} without a key, so nobody may change its catalog over HTTP: start it "
-            "with --api-key, or use `headway models` on its machine"
+            "with --admin-api-key, or use `headway models` on its machine"
         )
     check_origin(request)
     return _catalog(request)

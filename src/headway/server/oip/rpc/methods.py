@@ -102,5 +102,7 @@ METHODS: Mapping[str, Method] = {
     "RepositoryModelUnload": repository_model_unload,
 }
 """Those that give one message; ModelStreamInfer is stream.py's."""
+ADMIN_METHODS = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+"""Those that need an admin key, where the server has any."""
 OPEN_METHODS = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
 """Answered without a key, and while shutting down."""

@@ -9,12 +9,11 @@ from typing import Any
 
 import grpc
 
-from headway.errors import HeadwayError, InvalidConfig, ShuttingDown, Unauthorized
+from headway.errors import HeadwayError, InvalidConfig, ShuttingDown
 from headway.observe.logs import get_logger
-from headway.server.keys import REFUSAL as KEY_REFUSAL
 from headway.server.keys import ApiKeys
 from headway.server.oip.rpc.messages import SERVICE, method_messages
-from headway.server.oip.rpc.methods import METHODS, OPEN_METHODS, Method
+from headway.server.oip.rpc.methods import ADMIN_METHODS, METHODS, OPEN_METHODS, Method
 from headway.server.oip.rpc.status import status_of
 from headway.server.oip.rpc.stream import InferStream
 from headway.server.state import ServerState
@@ -30,7 +29,7 @@ class GrpcServer:
     def __init__(self, state: ServerState, host: str, port: int) -> None:
         """Binds; port 0 takes a free one. Raises InvalidConfig when the address can not be listened on."""
         self._state = state
-        self._keys = ApiKeys(state.config.api_keys)
+        self._keys = ApiKeys(state.config.api_keys, state.config.admin_api_keys)
         self._server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", state.config.max_body_bytes),
@@ -91,12 +90,13 @@ class GrpcServer:
         self._count(STREAM, grpc.StatusCode.OK)
 
     def _check(self, name: str, context: Any) -> None:
-        """Raises Unauthorized, ShuttingDown."""
+        """Raises Unauthorized, PermissionDenied, ShuttingDown."""
         if name in OPEN_METHODS:
             return
         headers = [(key.encode(), value.encode()) for key, value in _texts(context.invocation_metadata())]
-        if not self._keys.admit(headers):
-            raise Unauthorized(KEY_REFUSAL)
+        wrong_key = self._keys.refusal(headers, for_admin=name in ADMIN_METHODS)
+        if wrong_key is not None:
+            raise wrong_key
         if self._state.is_draining:
             raise ShuttingDown("the server is shutting down and takes nothing new", retry_after_s=5.0)
 

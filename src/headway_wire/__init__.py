@@ -3,7 +3,7 @@
 Standard library and msgspec alone, so that a foreign interpreter (Python >= 3.9) can import it without Headway.
 """
 
-from headway_wire.framing import MAX_FRAME_BYTES, FrameReader, FrameTooLarge, pack_frame
+from headway_wire.framing import MAX_FRAME_BYTES, FrameReader, FrameTooLarge, check_payload, pack_frame
 from headway_wire.messages import (
     Abort,
     Accepted,
@@ -33,6 +33,7 @@ from headway_wire.messages import (
     TokenEvent,
     TokenLogprobs,
     Up,
+    Waiting,
     decode_down,
     decode_up,
     encode,
@@ -75,6 +76,8 @@ __all__ = [
     "TokenEvent",
     "TokenLogprobs",
     "Up",
+    "Waiting",
+    "check_payload",
     "decode_down",
     "decode_up",
     "encode",

@@ -4,6 +4,7 @@ The same as Headway's own children do, for interpreters where Headway is not ins
 """
 
 import ctypes
+import importlib
 import logging
 import os
 import select
@@ -11,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from typing import Sequence
 
 _PR_SET_PDEATHSIG = 1
 _TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -33,6 +35,15 @@ def begin_child(fd: int) -> socket.socket:
     # A predictor may fork: such a child must not speak for us, nor hold the connection open when we are gone.
     os.register_at_fork(after_in_child=connection.close)
     return connection
+
+
+def import_ahead(modules: Sequence[str]) -> None:
+    """Imports what the model will probably need. What can not be imported is told by whoever needs it."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:  # whatever a broken installation raises
+            logging.getLogger("headway_wire").debug("%s can not be imported ahead", module, exc_info=True)
 
 
 def end_with_parent(connection: socket.socket) -> None:

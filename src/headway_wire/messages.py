@@ -1,8 +1,8 @@
 """The messages between a worker process and its parent, one class each; nothing else travels between them.
 
 Down (parent to worker): Load, Submit, Abort, Hold, Infer, Profile, Shutdown.
-Up (worker to parent):   Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats,
-                         ProfiledStep, ProfileEnd.
+Up (worker to parent):   Waiting, Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs,
+                         Stats, ProfiledStep, ProfileEnd.
 
 A worker answers Load by Loading (any number of times) and then by one Ready or one Failed. It answers each Submit by
 one Accepted or one Refused, in the order of the Submits but for those whose grammar is compiled first; an accepted
@@ -191,6 +191,10 @@ Down = Union[Load, Submit, Abort, Hold, Infer, Profile, Shutdown]
 # Up
 
 
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, tag="waiting"):
+    """A process that was started ahead has imported what it was told to: its Load may come. Told once, at most."""
+
+
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """Progress of a load: phases are fetch, read, build, warm; `fraction` in 0..1 where it is known."""
 
@@ -329,7 +333,19 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
 
 
 Up = Union[
-    Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs, Stats, ProfiledStep, ProfileEnd
+    Waiting,
+    Loading,
+    Ready,
+    Failed,
+    Accepted,
+    Refused,
+    Step,
+    PromptLogprobs,
+    Embedding,
+    Outputs,
+    Stats,
+    ProfiledStep,
+    ProfileEnd,
 ]
 
 _encoder = msgspec.msgpack.Encoder()

@@ -16,11 +16,11 @@ from typing import Any, Optional, Sequence, Union
 import msgspec
 
 from headway_wire.batching import WaitingLine
-from headway_wire.child import begin_child, end_with_parent
+from headway_wire.child import begin_child, end_with_parent, import_ahead
 from headway_wire.connection import Connection, NotAMessage, ParentGone
 from headway_wire.finding import find_predictor
 from headway_wire.infer_server import InferServer, OutOfMemory, describe
-from headway_wire.messages import Error, Failed, Load, Ready, Shutdown
+from headway_wire.messages import Error, Failed, Load, Ready, Shutdown, Waiting
 from headway_wire.predictor import InferPredictor, PredictorError, Report
 from headway_wire.token_server import TokenPredictor, TokenServer
 
@@ -100,9 +100,18 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Serves the socket `--fd` until it ends; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="a connected socket, inherited")
-    connection = begin_child(parser.parse_args(arguments).fd)
-    end_with_parent(connection)
-    return run(Connection(connection))
+    parser.add_argument("--import", action="append", default=[], dest="modules", help="a module to import at once")
+    options = parser.parse_args(arguments)
+    end = begin_child(options.fd)
+    end_with_parent(end)
+    connection = Connection(end)
+    if options.modules:
+        import_ahead(options.modules)
+        try:
+            connection.send([Waiting()])
+        except ParentGone:
+            return 0
+    return run(connection)
 
 
 if __name__ == "__main__":

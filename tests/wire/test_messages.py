@@ -71,6 +71,7 @@ UP = [
         num_tokens=2,
         spans=[wire.Span("Norm", "x", 2**62, 2**62 + 1)],
     ),
+    wire.Waiting(),
     wire.ProfileEnd(),
     wire.ProfileEnd(error=ERROR),
 ]

@@ -23,9 +23,11 @@ from collections.abc import Callable
 import msgspec
 
 import headway_wire as wire
+from headway._native import FrameWriter
 from headway.errors import CorruptCheckpoint
 from headway.observe.processes import describe_exit
 from headway.worker.channel import EXIT_LOST_PAGE, Receiver, WorkerEnd
+from headway.worker.groups import GROUPS, end_group
 from headway.worker.spawn import Spawned, spawn, take_spawned
 
 logger = logging.getLogger(__name__)
@@ -44,12 +46,11 @@ class WorkerProcess(asyncio.Protocol):
         """Set after the receiver's on_end; the process is reaped then, or is about to be."""
         self._receiver = receiver
         self._process = spawned.process
-        self._leads_group = spawned.leads_group
         self._loop = asyncio.get_running_loop()
         self._frames = wire.FrameReader()
+        self.frames: FrameWriter | None = None
+        """Once it is connected. Who writes to it directly, and who calls send(), are told in the order of their calls."""
         self._transport: asyncio.WriteTransport | None = None
-        self._unsent: list[bytes] = []
-        """Frames of this turn of the event loop."""
         self._output = OutputLog(name, self._end_if_gone)
         self._kill_reason: str | None = None
         self._exit_code: int | None = None
@@ -72,10 +73,10 @@ class WorkerProcess(asyncio.Protocol):
         All messages of one turn of the event loop go out at its end in one write: each would wake the child, which has
         a core to itself seldom, and would take its first request alone where it could take a batch.
         """
-        if self._transport is not None and not self._transport.is_closing():
-            self._unsent.append(wire.pack_frame(wire.encode(message)))
-            if len(self._unsent) == 1:
-                self._loop.call_soon(self._write_unsent)
+        if self.frames is not None:
+            payload = wire.encode(message)
+            wire.check_payload(payload)
+            self.frames.write(payload)
 
     def kill(self, how: str) -> None:
         """SIGKILL; the end will say `how`."""
@@ -97,6 +98,9 @@ class WorkerProcess(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        connection = transport.get_extra_info("socket")
+        frames = FrameWriter(transport, connection.fileno(), lambda: self._loop.call_soon(frames.flush))
+        self.frames = frames
 
     def data_received(self, data: bytes) -> None:
         messages: list[wire.Up] = []
@@ -104,7 +108,9 @@ class WorkerProcess(asyncio.Protocol):
         try:
             for payload in self._frames.feed(data):
                 left = payload if self._kill_reason is not None else self._receiver.take_plain(payload)
-                messages.append(wire.decode_up(left))
+                message = wire.decode_up(left)
+                if not isinstance(message, wire.Waiting):  # told to who started it ahead (worker/spares)
+                    messages.append(message)
         except (wire.FrameTooLarge, msgspec.DecodeError) as error:
             fault = f"sent what is no message ({error}) and was killed"
         if messages and self._kill_reason is None:
@@ -114,6 +120,8 @@ class WorkerProcess(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_at_eof = True
+        if self.frames is not None:
+            self.frames.lose()
         if self._exit_code is None:
             self._loop.call_later(EXIT_WAIT_S, self._on_late_exit)
         self._end_if_gone()
@@ -121,8 +129,7 @@ class WorkerProcess(asyncio.Protocol):
     # within
 
     def _wait(self) -> None:
-        if self._leads_group:
-            self._end_group()
+        self._end_group()
         code = self._process.wait()
         # The loop may be closed already: then there is nobody to tell.
         with contextlib.suppress(RuntimeError):
@@ -133,8 +140,8 @@ class WorkerProcess(asyncio.Protocol):
         # Before it is reaped, so that its number is nobody else's yet.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        end_group(self._process.pid)
+        GROUPS.release(self._process.pid)
 
     def _on_exit(self, code: int) -> None:
         self._exit_code = code
@@ -167,14 +174,10 @@ class WorkerProcess(asyncio.Protocol):
         if words:
             self._receiver.on_messages([wire.Failed(error=CorruptCheckpoint(words).to_wire())])
 
-    def _write_unsent(self) -> None:
-        frames, self._unsent = self._unsent, []
-        if frames and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(frames))
-
     def _send_end_of_file(self) -> None:
         # What is written so far goes first; the child ends itself when it sees the end (worker/serve).
-        self._write_unsent()
+        if self.frames is not None:
+            self.frames.flush()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write_eof()
 

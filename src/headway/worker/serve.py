@@ -8,7 +8,6 @@ End of file from the parent ends the process at once, whatever it is doing: a wo
 import argparse
 import contextlib
 import gc
-import importlib
 import logging
 import os
 import socket
@@ -23,6 +22,7 @@ from headway.observe.processes import begin_child
 from headway.worker.channel import EXIT_LOST_PAGE
 from headway.worker.loop import Inbox, WorkerLoop
 from headway.worker.outbox import Outbox
+from headway_wire.child import import_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -97,15 +97,6 @@ def explain_lost_pages() -> None:
         _native.explain_bus_errors(EXIT_LOST_PAGE)
 
 
-def import_ahead(modules: Sequence[str]) -> None:
-    """Imports what the model will probably need. What can not be imported is told by whoever needs it."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception:  # whatever a broken installation raises
-            return
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves the socket `--fd` until it ends; the exit code."""
     gc.disable()  # until the model is ready: imports and weights make no garbage
@@ -117,7 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain_lost_pages()
     worker = SocketWorker(connection)
     worker.start()
-    import_ahead(options.modules)
+    if options.modules:
+        import_ahead(options.modules)
+        worker.send(wire.Waiting())
     exit_code = WorkerLoop(worker.inbox, worker.send, serves_many=True, send_all=worker.send_all).run()
     worker.flush()
     return exit_code

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.observe.processes import start_child
+from headway.worker.groups import GROUPS, end_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,14 @@ class Spawned:
 
     process: "subprocess.Popen[bytes]"
     connection: socket.socket
-    leads_group: bool = False
-    """It has a process group of its own, so that what it starts can be ended with it."""
 
     def kill(self) -> None:
         """Ends what was never used."""
         self.connection.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
-        self.process.kill()
+        end_group(self.process.pid)
+        GROUPS.release(self.process.pid)
         self.process.wait()
 
 
@@ -68,14 +68,14 @@ def spawn_command(
     *,
     without: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
-    leads_group: bool = False,
 ) -> Spawned:
     """Starts a process that serves a socket (`--fd N` is appended); its output comes to us. Raises OSError.
+
+    It leads a process group, and what it starts ends with it (worker/groups).
 
     Args:
         without: environment variables that it does not inherit.
         variables: those that it has beside the others.
-        leads_group: what it starts is to end with it.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in without}
     env = inherited | {"PYTHONUNBUFFERED": "1", **(variables or {})}
@@ -84,6 +84,7 @@ def spawn_command(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
-        process_group=0 if leads_group else None,
+        process_group=0,
     )
-    return Spawned(child, connection, leads_group)
+    GROUPS.add(child.pid)
+    return Spawned(child, connection)

@@ -28,22 +28,29 @@ class FrameReader:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Adds `data`; yields each payload that is whole now. Raises FrameTooLarge."""
-        buffer = self._buffer
-        buffer += data
-        start = 0
+        buffer, is_behind = self._buffer, bool(self._buffer)
+        if is_behind:
+            buffer += data
+        # What nothing is left before, which is nearly all, is cut where it lies.
+        view = memoryview(buffer if is_behind else data)
+        start, size = 0, len(view)
         try:
-            while len(buffer) - start >= _LENGTH.size:
-                (length,) = _LENGTH.unpack_from(buffer, start)
+            while size - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(view, start)
                 if length > MAX_FRAME_BYTES:
                     raise FrameTooLarge(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
                 end = start + _LENGTH.size + length
-                if end > len(buffer):
+                if end > size:
                     break
-                payload = bytes(memoryview(buffer)[start + _LENGTH.size : end])
+                payload = view[start + _LENGTH.size : end].tobytes()
                 start = end
                 yield payload
         finally:
-            del buffer[:start]
+            view.release()
+            if is_behind:
+                del buffer[:start]
+            else:
+                buffer += data[start:]
 
     @property
     def num_pending_bytes(self) -> int:

@@ -12,6 +12,7 @@ nobody. What comes while it computes stays in the socket, and is taken after, as
 import logging
 import os
 import time
+from bisect import bisect_left
 from typing import Callable, Dict, List, Optional, Sequence
 
 from headway_wire.batching import WaitingLine
@@ -27,6 +28,7 @@ IDLE_S = 0.1
 """After so long without work it is idle: then Stats go out, and not between two requests that follow each other."""
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Upper bounds of the buckets in which batches are counted."""
+_BUCKETS = [f"infer_batch_size_bucket_{number}_total" for number in range(len(BATCH_SIZES) + 1)]
 _COUNTERS = (
     "infer_requests_total",
     "infer_failures_total",
@@ -64,11 +66,11 @@ class InferServer:
         """Returns after a Shutdown. Raises OutOfMemory, ParentGone."""
         while True:
             messages = self._connection.receive(self._wait_s())
+            now = self._now()
             for message in messages:
                 if isinstance(message, Shutdown):
                     return
-                self._take(message)
-            now = self._now()
+                self._take(message, now)
             self._refuse_expired(now)
             batch = self._line.take(now)
             if batch:
@@ -83,11 +85,11 @@ class InferServer:
             return wait_s
         return IDLE_S if self._has_news else None
 
-    def _take(self, message: Down) -> None:
+    def _take(self, message: Down, now: float) -> None:
         if isinstance(message, Infer):
             self._has_news = True
             self._counts["infer_requests_total"] += 1
-            self._line.put(message, self._now())
+            self._line.put(message, now)
         elif isinstance(message, Abort):
             if self._line.drop(message.request_id):
                 error = Error(kind="InternalError", message=f"aborted while it waited: {message.reason}")
@@ -109,7 +111,7 @@ class InferServer:
         self._counts["infer_compute_seconds_total"] += seconds
         self._counts["infer_batches_total"] += 1
         self._counts["infer_failures_total"] += sum(answer.error is not None for answer in answers)
-        bucket = f"infer_batch_size_bucket_{sum(len(batch) > bound for bound in BATCH_SIZES)}_total"
+        bucket = _BUCKETS[bisect_left(BATCH_SIZES, len(batch))]
         self._counts[bucket] = self._counts.get(bucket, 0.0) + 1
         self._counts["infer_batch_size_sum_total"] += len(batch)
         return answers

@@ -5,6 +5,7 @@ Source: the protocol's "Tensor Data Types" and its binary tensor data extension.
 """
 
 import struct
+from functools import lru_cache
 from typing import Any, Dict, List, Sequence
 
 from headway_wire.messages import Tensor
@@ -91,9 +92,7 @@ def to_array(tensor: Tensor) -> Any:
     if tensor.datatype == "BF16":
         wide = np.frombuffer(tensor.data, dtype="<u2").astype(np.uint32) << 16
         return wide.view(np.float32).reshape(tensor.shape)
-    return np.frombuffer(tensor.data, dtype=np.dtype(NUMPY_NAMES[tensor.datatype]).newbyteorder("<")).reshape(
-        tensor.shape
-    )
+    return np.frombuffer(tensor.data, dtype=dtype_of(tensor.datatype)).reshape(tensor.shape)
 
 
 def from_array(name: str, array: Any, *, datatype: str = "") -> Tensor:
@@ -112,8 +111,21 @@ def from_array(name: str, array: Any, *, datatype: str = "") -> Tensor:
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         quiet = np.where(np.isnan(array), (bits >> 16) | 0x40, rounded)
         return Tensor(name=name, datatype="BF16", shape=shape, data=quiet.astype("<u2").tobytes())
-    known = _DATATYPES.get(array.dtype.name)
-    if known is None:
+    known = datatype_of(array.dtype)
+    if not known:
         raise ValueError(f"{name} has the type {array.dtype}, which the protocol has not")
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return Tensor(name=name, datatype=known, shape=shape, data=np.ascontiguousarray(little).tobytes())
+    return Tensor(name=name, datatype=known, shape=shape, data=array.astype(dtype_of(known), copy=False).tobytes())
+
+
+@lru_cache(maxsize=64)
+def dtype_of(datatype: str) -> Any:
+    """numpy's dtype of a datatype of NUMPY_NAMES, little-endian."""
+    import numpy as np
+
+    return np.dtype(NUMPY_NAMES[datatype]).newbyteorder("<")
+
+
+@lru_cache(maxsize=64)
+def datatype_of(dtype: Any) -> str:
+    """The datatype of a dtype of numpy's, whatever its byte order; "": none, or one without a name there (BYTES)."""
+    return _DATATYPES.get(dtype.name, "")

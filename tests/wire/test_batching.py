@@ -70,6 +70,20 @@ def test_who_is_dropped_or_has_waited_too_long_is_not_computed() -> None:
     assert ids(line.take(11.0)) == "c"
 
 
+def test_times_are_watched_of_those_that_still_wait() -> None:
+    line = line_of(infer("a", timeout_s=1.0), infer("b", timeout_s=2.0), infer("c", [1], timeout_s=1.5))
+    line.drop("a")
+    assert ids(line.take_expired(11.25)) == ""
+    assert ids(line.take_expired(13.0)) == "b c"
+    line.put(infer("d", timeout_s=0.5), 14.0)
+    assert (ids(line.take_expired(14.25)), ids(line.take_expired(14.5)), len(line)) == ("", "d", 0)
+
+
+def test_those_between_them_of_other_kinds_keep_their_order() -> None:
+    line = line_of(*(infer(name, [1, ord(name) % 3]) for name in "abcdefg"), size=2)
+    assert [ids(line.take(10.0)) for _ in range(5)] == ["a d", "b e", "c f", "g", ""]
+
+
 def test_seconds_in_the_line_are_summed_over_those_that_were_taken() -> None:
     line = WaitingLine(2, 0.0)
     line.put(infer("a"), 1.0)

@@ -1,4 +1,8 @@
-"""Requests joined into one batch of numpy arrays, and answers split again; values of plain numbers as arrays."""
+"""Requests joined into one batch of numpy arrays, and answers split again; values of plain numbers as arrays.
+
+Of tensors that are numbers the bytes are joined and cut, with no array for each request: of a small model the arrays
+would take longer than the model.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -6,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from headway.predictors.options import invalid_input
-from headway_wire import Infer, Outputs, PredictorError, TensorSpec
-from headway_wire.tensors import NUMPY_NAMES, from_array, to_array
+from headway_wire import Infer, Outputs, PredictorError, Tensor, TensorSpec
+from headway_wire.tensors import ITEM_BYTES, NUMPY_NAMES, dtype_of, from_array, num_elements, to_array
 
 Arrays = dict[str, np.ndarray]
 
@@ -39,6 +43,30 @@ def run_batch(
     return [answers[place] for place in range(len(requests))]
 
 
+def run_joined(
+    requests: Sequence[Infer], compute: Callable[[Arrays], Arrays], bf16: Collection[str] = ()
+) -> list[Outputs] | None:
+    """What run_batch gives for requests of tensors whose bytes can be joined; None: not for these, and nothing is done.
+
+    They can if all have the same inputs but for the first axis, in one order, of numbers that numpy has, with bytes for
+    their shapes and as many items in each input, and want the same outputs. What `compute` raises is raised.
+    """
+    sizes = _sizes_of(requests)
+    if sizes is None:
+        return None
+    if len(requests) == 1:
+        return [tensor_outputs(requests[0], compute(tensors_of_request(requests[0])), bf16)]
+    results = compute(_join(requests, sum(sizes)))
+    if not all(_follows(array, sum(sizes)) for array in results.values()):
+        return [tensor_outputs(request, compute(tensors_of_request(request)), bf16) for request in requests]
+    wanted = requests[0].outputs or results
+    columns = [_cut(name, results[name], sizes, is_bf16=name in bf16) for name in results if name in wanted]
+    return [
+        Outputs(request_id=request.request_id, tensors=[column[place] for column in columns])
+        for place, request in enumerate(requests)
+    ]
+
+
 def compute_together(parts: Sequence[Arrays], compute: Callable[[Arrays], Arrays]) -> list[Arrays]:
     """The outputs of each of the inputs, joined along their first axes; one by one where an output does not follow it.
 
@@ -49,7 +77,7 @@ def compute_together(parts: Sequence[Arrays], compute: Callable[[Arrays], Arrays
         return [compute(arrays) for arrays in parts]
     sizes = [len(next(iter(arrays.values()))) for arrays in parts]
     joined = compute({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-    if any(array.ndim == 0 or len(array) != sum(sizes) for array in joined.values()):
+    if not all(_follows(array, sum(sizes)) for array in joined.values()):
         return [compute(arrays) for arrays in parts]
     ends = np.cumsum(sizes)
     return [
@@ -127,6 +155,59 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     wide = logits.astype(np.float32)
     small = np.exp(-np.abs(wide))  # never overflows
     return np.asarray(np.where(wide >= 0, 1, small) / (1 + small))
+
+
+def _sizes_of(requests: Sequence[Infer]) -> list[int] | None:
+    """Items of each request; None: their bytes can not be joined."""
+    first, forms = requests[0], []
+    for tensor in first.tensors:
+        item_bytes = ITEM_BYTES.get(tensor.datatype, 0) * num_elements(tensor.shape[1:])
+        if tensor.datatype not in NUMPY_NAMES or not item_bytes:
+            return None
+        forms.append((tensor.name, tensor.datatype, tensor.shape[1:], item_bytes))
+    sizes = []
+    for request in requests:
+        tensors = request.tensors
+        size = tensors[0].shape[0] if tensors and tensors[0].shape else 0
+        if size < 1 or len(tensors) != len(forms) or request.outputs != first.outputs:
+            return None
+        for tensor, (name, datatype, item_shape, item_bytes) in zip(tensors, forms, strict=True):
+            if (
+                tensor.name != name
+                or tensor.datatype != datatype
+                or tensor.shape != [size, *item_shape]
+                or len(tensor.data) != size * item_bytes
+            ):
+                return None
+        sizes.append(size)
+    return sizes
+
+
+def _join(requests: Sequence[Infer], num_items: int) -> Arrays:
+    arrays = {}
+    for place, tensor in enumerate(requests[0].tensors):
+        data = bytearray().join([request.tensors[place].data for request in requests])
+        arrays[tensor.name] = np.frombuffer(data, dtype_of(tensor.datatype)).reshape(num_items, *tensor.shape[1:])
+    return arrays
+
+
+def _cut(name: str, array: np.ndarray, sizes: Sequence[int], *, is_bf16: bool) -> list[Tensor]:
+    """An output's part of each request."""
+    whole = from_array(name, array, datatype="BF16" if is_bf16 else "")
+    if whole.datatype == "BYTES":
+        return [from_array(name, part) for part in np.split(array, np.cumsum(sizes)[:-1])]
+    data, item_shape, item_bytes = whole.data, whole.shape[1:], len(whole.data) // len(array)
+    parts, start = [], 0
+    for size in sizes:
+        end = start + size * item_bytes
+        parts.append(Tensor(name=name, datatype=whole.datatype, shape=[size, *item_shape], data=data[start:end]))
+        start = end
+    return parts
+
+
+def _follows(array: np.ndarray, num_items: int) -> bool:
+    """Whether its first axis is the batch's."""
+    return array.ndim > 0 and len(array) == num_items
 
 
 def _has_one_length(arrays: Arrays) -> bool:

@@ -85,6 +85,7 @@ class OnnxPredictor(InferPredictor):
         self._session = _open_session(path, wanted)
         self._inputs = [_spec_of(value, "input") for value in self._session.get_inputs()]
         self._outputs = [_spec_of(value, "output") for value in self._session.get_outputs()]
+        self._names = [spec.name for spec in self._outputs]
         self._maps = {it.name for it in self._session.get_outputs() if it.type in _PROBABILITIES}
         self._strings = {spec.name for spec in self._inputs if spec.datatype == "BYTES"}
         report(Loading(phase="warm"))
@@ -109,7 +110,10 @@ class OnnxPredictor(InferPredictor):
 
     def infer(self, requests: Sequence[Infer]) -> Sequence[Outputs]:
         """See InferPredictor."""
-        return run_batch(requests, self._prepare, self._run, self._bridge.answer)
+        if self._strings:
+            encode, run = self._bridge.encode, self._run
+            return run_batch(requests, self._prepare, lambda arrays: run(encode(arrays)), self._bridge.answer)
+        return self._bridge.run(requests, self._run)
 
     def close(self) -> None:
         """Lets go of the session."""
@@ -126,10 +130,10 @@ class OnnxPredictor(InferPredictor):
         return self._bridge.prepare(request)
 
     def _run(self, arrays: Arrays) -> Arrays:
-        arrays = self._bridge.encode(arrays)
-        feeds = {name: _to_str(array, name) if name in self._strings else array for name, array in arrays.items()}
+        for name in self._strings & arrays.keys():
+            arrays[name] = _to_str(arrays[name], name)
         try:
-            results = self._session.run(None, feeds)
+            results = self._session.run(self._names, arrays)
         except Exception as error:
             if type(error).__name__ != "InvalidArgument":
                 raise

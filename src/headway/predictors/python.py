@@ -103,15 +103,18 @@ class PythonPredictor(InferPredictor):
             raise PredictorError("InvalidRequest", f"the model refused the input: {_describe(error)}") from error
 
     def _infer_tensors(self, requests: Sequence[Infer]) -> Sequence[Outputs]:
-        from headway.predictors.arrays import compute_together, tensor_outputs, tensors_of_request
+        from headway.predictors.arrays import compute_together, run_joined, tensor_outputs, tensors_of_request
 
         def compute(arrays: dict[str, Any]) -> dict[str, Any]:
             return _check_arrays(self._call("predict_tensors", arrays, requests[0].parameters))
 
-        parts = [tensors_of_request(request) for request in requests]
-        joins = getattr(self._model, "can_batch", False)
-        results = compute_together(parts, compute) if joins else [compute(part) for part in parts]
         bf16 = {spec.name for spec in self._signature.outputs if spec.datatype == "BF16"}
+        joins = getattr(self._model, "can_batch", False)
+        joined = run_joined(requests, compute, bf16) if joins else None
+        if joined is not None:
+            return joined
+        parts = [tensors_of_request(request) for request in requests]
+        results = compute_together(parts, compute) if joins else [compute(part) for part in parts]
         return [tensor_outputs(request, arrays, bf16) for request, arrays in zip(requests, results, strict=True)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headway.predictors.arrays import Arrays, run_batch
+from headway.predictors.arrays import Arrays
 from headway.predictors.images import ImageOptions
 from headway.predictors.options import (
     check_num_labels,
@@ -94,8 +94,7 @@ class TensorflowPredictor(InferPredictor):
 
     def infer(self, requests: Sequence[Infer]) -> Sequence[Outputs]:
         """See InferPredictor."""
-        bridge = self._bridge
-        return run_batch(requests, bridge.prepare, lambda arrays: self._run(bridge.encode(arrays)), bridge.answer)
+        return self._bridge.run(requests, self._run)
 
     def _run(self, arrays: Arrays) -> Arrays:
         tensors = {name: self._to_tensor(array, self._inputs[name]) for name, array in arrays.items()}

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from headway.predictors.arrays import run_batch
 from headway.predictors.images import ImageOptions
 from headway.predictors.options import check_num_labels, invalid_config, read_labels, read_options
 from headway.predictors.texts import TextOptions
@@ -90,8 +89,7 @@ class TorchPredictor(InferPredictor):
 
     def infer(self, requests: Sequence[Infer]) -> Sequence[Outputs]:
         """See InferPredictor."""
-        bridge, runner = self._bridge, self._runner
-        return run_batch(requests, bridge.prepare, lambda arrays: runner.run(bridge.encode(arrays)), bridge.answer)
+        return self._bridge.run(requests, self._runner.run)
 
     def _connect(
         self,

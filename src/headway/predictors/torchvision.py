@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from headway.predictors.arrays import run_batch
 from headway.predictors.images import ImageOptions
 from headway.predictors.options import check_num_labels, invalid_config, read_labels, read_options
 from headway.predictors.torch_runner import FREE, InputOptions, TorchRunner, make_input_specs, warm_up
@@ -95,7 +94,7 @@ class TorchvisionPredictor(InferPredictor):
 
     def infer(self, requests: Sequence[Infer]) -> Sequence[Outputs]:
         """See InferPredictor."""
-        return run_batch(requests, self._bridge.prepare, self._runner.run, self._bridge.answer)
+        return self._bridge.run(requests, self._runner.run)
 
 
 def image_options(transforms: Any) -> ImageOptions:

@@ -4,14 +4,23 @@ Images and texts are prepared as the options say; nested lists of numbers are th
 classifier's answer is a row of scores for each item, and its labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from headway.predictors.arrays import Arrays, array_of_value, sigmoid, softmax, tensor_outputs, tensors_of_request
+from headway.predictors.arrays import (
+    Arrays,
+    array_of_value,
+    run_batch,
+    run_joined,
+    sigmoid,
+    softmax,
+    tensor_outputs,
+    tensors_of_request,
+)
 from headway.predictors.images import ImageOptions, images_of_value, prepare_images
 from headway.predictors.options import invalid_config, invalid_input
 from headway.predictors.texts import TextEncoder, TextOptions, texts_of_value
@@ -58,6 +67,12 @@ class ValueBridge:
         if options.image is not None:
             _check_image(options.image, inputs)
         self._encoder = None if options.text is None else TextEncoder(folder, options.text)
+
+    def run(self, requests: Sequence[Infer], compute: Callable[[Arrays], Arrays]) -> list[Outputs]:
+        """An answer to each request, in order, by `compute`, which is given the model's inputs. Raises what it does."""
+        return run_joined(requests, compute, self._bf16) or run_batch(
+            requests, self.prepare, lambda arrays: compute(self.encode(arrays)), self.answer
+        )
 
     def prepare(self, request: Infer) -> Arrays:
         """The request's inputs, by name. Raises PredictorError for what the model does not take."""

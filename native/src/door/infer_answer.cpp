@@ -94,7 +94,7 @@ bool make_infer_answer(const ModelNames& model, const Wish& wish, const OutputsM
     answer.body.clear();
     answer.is_binary = false;
     answer.json_length = 0;
-    return !outputs.has_error && Writer(outputs, sign, answer).write(model, wish);
+    return !outputs.has_error && outputs.value.empty() && Writer(outputs, sign, answer).write(model, wish);
 }
 
 }  // namespace headway::door

@@ -21,7 +21,7 @@ struct InferAnswer {
     size_t json_length = 0;
 };
 
-// The body is written anew. False: there is an error, an output is not there, or JSON has no words for one; then it is
+// The body is written anew. False: there is an error or a value, an output is not there, or JSON has no words for one; then it is
 // Python that answers. `sign`: orjson's.
 bool make_infer_answer(const ModelNames& model, const Wish& wish, const OutputsMessage& outputs, ExponentSign sign,
                        InferAnswer& answer);

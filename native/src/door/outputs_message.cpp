@@ -72,7 +72,7 @@ bool OutputsMessage::read(std::string_view message) {
             if (reader.string() != "outputs") return false;
         } else if (key == "request_id") {
             field = kId;
-            request_id = reader.string();
+            request_id = read_text(reader);
         } else if (key == "tensors") {
             field = kTensors;
             read_tensors(reader);

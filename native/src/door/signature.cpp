@@ -32,10 +32,9 @@ std::optional<uint64_t> num_elements(std::span<const uint64_t> shape) {
     uint64_t product = 1;  // of what is not zero, which has a limit of its own
     bool has_none = false;
     for (const uint64_t size : shape) {
-        if (size > kMaxElements) return std::nullopt;
         has_none = has_none || size == 0;
-        if (size != 0) product *= size;
-        if (product > kMaxElements) return std::nullopt;
+        if (size > 0 && product > kMaxElements / size) return std::nullopt;
+        if (size > 0) product *= size;
     }
     return has_none ? 0 : product;
 }

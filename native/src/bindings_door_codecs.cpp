@@ -1,0 +1,123 @@
+// The codecs of the native way one by one, for tests against the Python way.
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include "bindings.h"
+#include "door/http_head.h"
+#include "door/infer_answer.h"
+#include "door/infer_request.h"
+#include "door/outputs_message.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace headway {
+namespace {
+
+using door::ExponentSign;
+using door::InferFields;
+using door::Signature;
+using door::Wish;
+
+struct DoorCodecs {};  // a namespace to Python
+
+nb::bytes bytes_of(std::string_view view) { return nb::bytes(view.data(), view.size()); }
+ExponentSign sign_of(bool has_plus) { return has_plus ? ExponentSign::plus : ExponentSign::none; }
+
+using Input = std::tuple<std::string, std::string, std::vector<int64_t>, bool>;
+
+Signature make_signature(const std::vector<Input>& inputs, std::vector<std::string> outputs, bool takes_values) {
+    Signature signature;
+    for (const auto& [name, datatype, shape, is_optional] : inputs) {
+        const auto known = door::find_datatype(datatype);
+        require(known.has_value(), "an input has an unknown datatype");
+        signature.inputs.push_back({name, *known, shape, is_optional});
+    }
+    signature.outputs = std::move(outputs);
+    signature.takes_values = takes_values;
+    return signature;
+}
+
+nb::object read_head(const nb::bytes& data) {
+    door::RequestHead head;
+    switch (door::read_head(view_of(data), head)) {
+        case door::HeadState::partial: return nb::str("partial");
+        case door::HeadState::other: return nb::str("other");
+        case door::HeadState::plain: break;
+    }
+    nb::dict told;
+    told["target"] = bytes_of(head.target);
+    told["host"] = bytes_of(head.host);
+    told["api_key"] = head.has_api_key ? nb::object(bytes_of(head.api_key)) : nb::none();
+    told["request_id"] = bytes_of(head.request_id);
+    told["head_bytes"] = head.head_bytes;
+    told["content_length"] = head.content_length;
+    told["json_length"] = head.json_length;
+    return told;
+}
+
+std::vector<std::string> header_names() {
+    std::vector<std::string> names(door::kHandledHeaders.begin(), door::kHandledHeaders.end());
+    names.insert(names.end(), door::kOtherHeaders.begin(), door::kOtherHeaders.end());
+    return names;
+}
+
+nb::object told_message(const InferFields& fields, const std::string& request_id) {
+    std::string message;
+    door::append_infer(request_id, fields, message);
+    return nb::make_tuple(bytes_of(message), fields.num_bytes);
+}
+
+nb::object read_infer(const Signature& signature, const nb::bytes& body, std::optional<size_t> json_length,
+                      const std::string& request_id) {
+    InferFields fields;
+    Wish wish;
+    if (!door::read_infer(view_of(body), json_length, signature, fields, wish)) return nb::none();
+    return nb::make_tuple(told_message(fields, request_id), wish);
+}
+
+nb::object infer_answer(const std::string& name, const std::string& version, const Wish& wish, const nb::bytes& message,
+                        bool has_plus) {
+    door::OutputsMessage outputs;
+    door::InferAnswer answer;
+    if (!outputs.read(view_of(message))) return nb::none();
+    if (!door::make_infer_answer({name, version}, wish, outputs, sign_of(has_plus), answer)) return nb::none();
+    nb::object json_length = answer.is_binary ? nb::object(nb::int_(answer.json_length)) : nb::none();
+    return nb::make_tuple(bytes_of(answer.body), json_length);
+}
+
+}  // namespace
+
+void bind_door_codecs(nb::module_& module) {
+    nb::class_<Signature>(module, "PlainSignature", "What a model takes and gives, as the native way sees it.")
+        .def(
+            "__init__",
+            [](Signature* self, const std::vector<Input>& inputs, std::vector<std::string> outputs, bool takes_values) {
+                new (self) Signature(make_signature(inputs, std::move(outputs), takes_values));
+            },
+            "inputs"_a, "outputs"_a, "takes_values"_a = true);
+    nb::class_<Wish>(module, "OutputsWish", "In which form a request wants its outputs.")
+        .def_ro("id", &Wish::id)
+        .def_ro("is_binary", &Wish::is_binary)
+        .def_prop_ro("outputs", [](const Wish& self) {
+            std::vector<std::pair<std::string, std::optional<bool>>> told;
+            for (const door::OutputWish& output : self.outputs) told.emplace_back(output.name, output.is_binary);
+            return told;
+        });
+    nb::class_<DoorCodecs>(module, "DoorCodecs", "The codecs of the native way one by one, for tests.")
+        .def_static("read_head", &read_head, "data"_a)
+        .def_static("header_names", &header_names)
+        .def_static("read_infer", &read_infer, "signature"_a, "body"_a, "json_length"_a.none(), "request_id"_a)
+        .def_static("infer_answer", &infer_answer, "name"_a, "version"_a, "wish"_a, "message"_a, "has_plus"_a);
+}
+
+}  // namespace headway

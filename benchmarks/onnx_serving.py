@@ -7,6 +7,7 @@ connections that are kept; each server's session has so many threads, one for ea
 this small one is the best for all of them where server and clients share few cores. DIR is laid out by `prepare.sh DIR
 litserve mlserver triton`. Each server runs in the configurations that its own documents advise; its best counts.
 Headway, MLServer and Triton speak the Open Inference Protocol, LitServe a path of its own, with the same numbers.
+The client is one process for all of them and shares the cores with the server: what it takes is told with each.
 Bars: 1.5 times LitServe's requests a second; not fewer than MLServer's and Triton's, at no worse a 99th percentile.
 The exit status is 1 below a bar.
 """
@@ -27,8 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from http_load import Connection, Load, requests_a_second
 from machine import describe_machine, usable_cores
-from predict import Connection, requests_a_second, serve, write_mlp
+from predict import serve, write_mlp
 
 HERE = Path(__file__).parent
 SIZES = (64, 1024, 1024, 8)
@@ -71,18 +73,25 @@ class Peer:
 class Measured:
     """What each round gave."""
 
-    rates: list[float] = field(default_factory=list)
-    tails_ms: list[float] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
         """Requests a second."""
-        return statistics.median(self.rates)
+        return statistics.median(load.rate for load in self.loads)
 
     @property
     def tail_ms(self) -> float:
         """The 99th percentile."""
-        return statistics.median(self.tails_ms)
+        return statistics.median(load.tail_ms for load in self.loads)
+
+    def __str__(self) -> str:
+        server_us = statistics.median(load.server_us for load in self.loads)
+        client_us = statistics.median(load.client_us for load in self.loads)
+        return (
+            f"{self.rate:8,.0f} requests/s, p99 {self.tail_ms:7.2f} ms; processor time a request: server"
+            f" {server_us:,.0f} us, client {client_us:,.0f} us"
+        )
 
 
 def free_port() -> int:
@@ -237,9 +246,7 @@ def measure(peers: list[Peer], options: argparse.Namespace) -> dict[Peer, Measur
                     check_answer(peer, port, scratch)
                     request = make_post(peer.path, peer.body)
                     requests_a_second(port, request, options.clients, options.seconds / 4)
-                    rate, tail = requests_a_second(port, request, options.clients, options.seconds)
-                measured[peer].rates.append(rate)
-                measured[peer].tails_ms.append(tail * 1e3)
+                    measured[peer].loads.append(requests_a_second(port, request, options.clients, options.seconds))
     return measured
 
 
@@ -247,7 +254,7 @@ def judge(measured: dict[Peer, Measured]) -> bool:
     """Prints the table and the ratios; whether the bars hold."""
     best: dict[str, Measured] = {}
     for peer, it in measured.items():
-        print(f"  {peer.name:<9} {peer.variant:<32} {it.rate:8,.0f} requests/s, p99 {it.tail_ms:7.2f} ms")
+        print(f"  {peer.name:<9} {peer.variant:<32} {it}")
         if peer.name not in best or it.rate > best[peer.name].rate:
             best[peer.name] = it
     holds = True

@@ -19,7 +19,6 @@ import argparse
 import itertools
 import json
 import os
-import selectors
 import signal
 import socket
 import statistics
@@ -32,6 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from http_load import Connection, Load, requests_a_second
 from machine import describe_machine, usable_cores
 
 MAX_ADDED_MS = 1.0
@@ -81,40 +81,6 @@ columns = {"input_ids": text.ids, "attention_mask": text.attention_mask, "token_
 session.run(None, {name: np.array([row], np.int64) for name, row in columns.items()})[0].tolist()
 print(time.perf_counter() - start, flush=True)
 """
-
-
-class Connection:
-    """One that is kept; the whole of an answer is read, and its body returned."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._data = b""
-
-    def send(self, request: bytes) -> None:
-        """The whole request."""
-        self.socket.sendall(request)
-
-    def read(self) -> bytes | None:
-        """What came; the body once it is whole, None before."""
-        self._data += self.socket.recv(1 << 20)
-        head, found, body = self._data.partition(b"\r\n\r\n")
-        if not found:
-            return None
-        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        if len(body) < length:
-            return None
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"the server answered {self._data[:500]!r}")
-        self._data = body[length:]
-        return body[:length]
-
-    def ask(self, request: bytes) -> bytes:
-        """Sends, and waits for the body."""
-        self.send(request)
-        while (body := self.read()) is None:
-            continue
-        return body
 
 
 def make_request(value: Any, model: str = "m") -> bytes:
@@ -310,31 +276,6 @@ def _seconds_until_answered(arguments: Sequence[str]) -> tuple[float, float]:
     return taken, float(line)
 
 
-def requests_a_second(port: int, request: bytes, num_clients: int, seconds: float) -> tuple[float, float]:
-    """Each client asks again as soon as it is answered. Requests a second, and the 99th percentile in seconds."""
-    selector = selectors.DefaultSelector()
-    clients = [Connection(port) for _ in range(num_clients)]
-    sent_at: dict[int, float] = {}
-    for number, client in enumerate(clients):
-        selector.register(client.socket, selectors.EVENT_READ, number)
-        client.ask(request)
-    begin = time.perf_counter()
-    for number, client in enumerate(clients):
-        sent_at[number] = time.perf_counter()
-        client.send(request)
-    taken: list[float] = []
-    while (now := time.perf_counter()) < begin + seconds:
-        for key, _ in selector.select(1.0):
-            if clients[key.data].read() is not None:
-                now = time.perf_counter()
-                taken.append(now - sent_at[key.data])
-                sent_at[key.data] = now
-                clients[key.data].send(request)
-    for client in clients:
-        client.socket.close()
-    return len(taken) / (now - begin), sorted(taken)[len(taken) * 99 // 100]
-
-
 def write_mlp(path: Path, sizes: Sequence[int]) -> Path:
     """Layers between so many numbers, with ReLU between the layers, float32: x [n, sizes[0]] to y [n, sizes[-1]]."""
     import numpy as np
@@ -366,21 +307,20 @@ def batching(rounds: int, scratch: Path) -> bool:
     """In turns; medians."""
     source = str(write_mlp(scratch / "mlp.onnx", (NARROW, WIDE, WIDE, 8)))
     request = make_request([[0.5] * NARROW])
-    rates: dict[int, list[float]] = {1: [], NUM_CLIENTS: []}
-    tails: dict[int, list[float]] = {1: [], NUM_CLIENTS: []}
+    loads: dict[int, list[Load]] = {1: [], NUM_CLIENTS: []}
     model = {"source": source, "framework": "onnx", "type": "tensor"}
     for _ in range(rounds):
-        for size in rates:
+        for size, measured in loads.items():
             with serve(**model, infer={"max_batch_size": size}) as port:
-                rate, tail = requests_a_second(port, request, NUM_CLIENTS, 3.0)
-            rates[size].append(rate)
-            tails[size].append(tail)
-    one, many = (statistics.median(rates[size]) for size in rates)
-    for size in rates:
+                measured.append(requests_a_second(port, request, NUM_CLIENTS, 3.0))
+    for size, measured in loads.items():
         print(
-            f"  batches of {size}: {statistics.median(rates[size]):,.0f} requests/s,"
-            f" p99 {statistics.median(tails[size]) * 1e3:.1f} ms"
+            f"  batches of {size}: {statistics.median(it.rate for it in measured):,.0f} requests/s,"
+            f" p99 {statistics.median(it.tail_ms for it in measured):.1f} ms; processor time a request: client"
+            f" {statistics.median(it.client_us for it in measured):.0f} us, server"
+            f" {statistics.median(it.server_us for it in measured):.0f} us"
         )
+    one, many = (statistics.median(it.rate for it in measured) for measured in loads.values())
     print(f"  gain {many / one:.2f} (bar {MIN_GAIN:g})")
     return many >= MIN_GAIN * one
 

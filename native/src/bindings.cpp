@@ -100,6 +100,8 @@ NB_MODULE(_native, module) {
     headway::bind_exec(module);
     headway::bind_bus_errors(module);
     headway::bind_writes(module);
+    headway::bind_door(module);
+    headway::bind_door_codecs(module);
     headway::bind_streams(module);
     nb::class_<BoundSampler>(module, "Sampler", "Samples batches of rows; see headway.engine.sampler.")
         .def(nb::init<Array<const int32_t, 2>, Array<const int32_t, 2>, int32_t, int>(), "token_ids"_a.noconvert(),

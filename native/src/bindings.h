@@ -54,5 +54,7 @@ void bind_matrix(nanobind::module_& module);
 void bind_bus_errors(nanobind::module_& module);
 void bind_streams(nanobind::module_& module);
 void bind_writes(nanobind::module_& module);
+void bind_door(nanobind::module_& module);
+void bind_door_codecs(nanobind::module_& module);
 
 }  // namespace headway

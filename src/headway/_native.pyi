@@ -334,6 +334,178 @@ class WriteQueue:
     def flush(self) -> None:
         """Writes all, but to connections that are closing. A transport that raises is told of as unraisable."""
 
+class FrameWriter:
+    """What goes down to a worker process: all frames of one turn of the event loop, at its end in one write."""
+
+    def __init__(self, transport: asyncio.BaseTransport, fd: int, schedule: Callable[[], object]) -> None:
+        """`schedule`: called where flush() has to be called at the end of the turn."""
+
+    def write(self, payload: bytes) -> None:
+        """In a frame; nothing if the transport is closing by then. Raises ValueError for over 256 MiB."""
+
+    def flush(self) -> None: ...
+    def lose(self) -> None:
+        """The connection is lost: what waits is dropped, and what comes."""
+
+class PlainModel:
+    """What is open at a model that takes tensors: counts and limits shared by worker/infer_client and the native way."""
+
+    num_at_work: int
+    num_waiting: int
+    num_open_bytes: int
+
+    def __init__(self) -> None: ...
+    @property
+    def num_in_flight(self) -> int:
+        """On the native way."""
+
+    @property
+    def num_uses(self) -> int:
+        """Requests that took the native way since its lease began."""
+
+    @property
+    def num_answered(self) -> int:
+        """Of these."""
+
+    @property
+    def is_leased(self) -> bool: ...
+    def set_limits(
+        self, *, max_at_work: int | None, max_queued: int | None, max_open_bytes: int, num_places: int
+    ) -> None: ...
+    def open(self, try_lease: Callable[[], bool], dispatch: Callable[[], object]) -> None:
+        """From now on requests may take the native way. `try_lease`: asked where there is none; `dispatch`: called
+        where there may be a place for one that waits."""
+
+    def end_lease(self) -> tuple[int, int]:
+        """It is not held any more. num_uses and num_answered."""
+
+    def close(self) -> None:
+        """No request takes the native way any more."""
+
+class PlainInstance:
+    """A process of a PlainModel."""
+
+    num_open: int
+    """Requests, whichever way they came."""
+    is_ready: bool
+
+    def __init__(
+        self,
+        model: PlainModel,
+        writer: FrameWriter | None,
+        on_abort: Callable[[str], object],
+        decode: Callable[[bytes], object],
+    ) -> None:
+        """`writer` None: nothing goes there on the native way. `on_abort`: called with the id on the wire of a request
+        whose client left. `decode`: a payload as a message."""
+
+    @property
+    def num_in_flight(self) -> int: ...
+    def take(self, payload: bytes) -> bool:
+        """Whether it was an answer to a request on the native way: then it is dealt with. Raises what `decode` does."""
+
+    def fail(self, error: Exception) -> None:
+        """The process is gone: what is on the native way goes on in Python, where this is its model's answer."""
+
+    def expire(self, now_s: float, error: Exception) -> list[str]:
+        """The same for what is to be answered by `now_s`, while the process lives: it need not compute these."""
+
+class DoorCodec:
+    """What a path's requests are read with, and its answers written with."""
+
+def infer_codec(
+    *,
+    inputs: Sequence[tuple[str, str, Sequence[int], bool]],
+    outputs: Sequence[str],
+    name: str,
+    version: str,
+    has_plus: bool,
+) -> DoorCodec:
+    """Of POST /v2/models/MODEL/infer. `inputs`: name, datatype, shape, whether it may be left out. `has_plus`: orjson
+    writes 1e+16. Raises ValueError for a signature that is not read natively."""
+
+class DoorEntry:
+    """What all requests of a path share."""
+
+    def __init__(
+        self,
+        *,
+        handler: str,
+        model: PlainModel,
+        codec: DoorCodec,
+        http_seconds: HistogramCounts,
+        infer_seconds: HistogramCounts,
+        timeout_s: float | None,
+    ) -> None: ...
+    @property
+    def handler(self) -> str: ...
+    def take_counts(self) -> tuple[int, float, int]:
+        """How many were answered since the last call, their seconds, and the last one's Unix milliseconds."""
+
+class Door:
+    """Which paths have a native way, and what all connections of a server share."""
+
+    keeps_records: bool
+
+    def __init__(
+        self,
+        queue: WriteQueue,
+        schedule: Callable[[], object],
+        *,
+        hosts: Sequence[str],
+        api_keys: Sequence[str],
+        on_records: Callable[[], object],
+        on_gathering: Callable[[], object],
+    ) -> None:
+        """`on_records`: take_records() has something, first of this turn. `on_gathering`: expire() has to be called in
+        a while. Empty hosts: any; empty api_keys: none is asked for."""
+
+    def add(self, path: str, entry: DoorEntry) -> None: ...
+    def drop(self) -> None:
+        """All entries: what comes takes the Python way."""
+
+    @property
+    def num_entries(self) -> int: ...
+    @property
+    def num_open(self) -> int: ...
+    def take_records(self) -> list[tuple[str, str, float]]:
+        """Of what was answered: its handler, the request's id, and its seconds."""
+
+    def expire(self, now_s: float, limit_s: float) -> bool:
+        """Requests that have not become whole go on in Python. Whether some are left."""
+
+class DoorConnection:
+    """A client's connection, as the native way sees it: one request at a time, whole, and what came behind it."""
+
+    def __init__(self, door: Door, outlet: Outlet, protocol: object) -> None:
+        """`protocol`: has feed(), go_on() and answer_in_python() (server/connection)."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is open: what comes has to be given to take()."""
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether a request is not whole yet."""
+
+    @property
+    def last_answer_s(self) -> float: ...
+    @property
+    def num_held_bytes(self) -> int: ...
+    @property
+    def closes(self) -> bool: ...
+    def take(self, data: bytes) -> bytes | None:
+        """What the Python way has to be given; None: nothing."""
+
+    def release(self) -> bytes:
+        """What came behind the request that was answered, or of one that is not whole: it is held no more."""
+
+    def close_after(self) -> None:
+        """The connection ends with the open request's answer."""
+
+    def lose(self) -> tuple[DoorEntry, str, float] | None:
+        """It is lost. Of the open request: its entry, its id, and its seconds so far."""
+
 class StreamedBody:
     """The body of one response while its pieces are streamed."""
 

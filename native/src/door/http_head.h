@@ -35,12 +35,12 @@ HeadState read_head(std::string_view data, RequestHead& head);
 
 // Every header that has a meaning to the server, in lower case: what is handled, and what is left to the Python way.
 // Others are passed over.
-constexpr std::array kHandledHeaders = {
+inline constexpr std::array kHandledHeaders = {
     std::string_view("host"),         std::string_view("content-length"), std::string_view("content-type"),
     std::string_view("connection"),   std::string_view("authorization"),  std::string_view("x-api-key"),
     std::string_view("x-request-id"), std::string_view("inference-header-content-length"),
 };
-constexpr std::array kOtherHeaders = {
+inline constexpr std::array kOtherHeaders = {
     std::string_view("transfer-encoding"), std::string_view("content-encoding"), std::string_view("expect"),
     std::string_view("upgrade"),           std::string_view("origin"),           std::string_view("proxy-connection"),
     std::string_view("anthropic-version"),

@@ -69,7 +69,8 @@ class ThreadWorker:
         with self._lock:
             arrived, self._arrived = self._arrived, []
         if arrived and not self.gone.is_set():
-            self._receiver.on_messages([wire.decode_up(self._receiver.take_plain(payload)) for payload in arrived])
+            left = [self._receiver.take_plain(payload) for payload in arrived]
+            self._receiver.on_messages([wire.decode_up(payload) for payload in left if payload is not None])
 
     def _end(self, how: str) -> None:
         if not self.gone.is_set():

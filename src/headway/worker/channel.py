@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import headway_wire as wire
+from headway._native import FrameWriter
 
 EXIT_LOST_PAGE = 74
 """EX_IOERR. A page of a mapped file is gone; the last line of the output says which file's."""
@@ -21,10 +22,11 @@ class WorkerEnd:
 class Receiver(Protocol):
     """Who is told what a worker says. All are called on the event loop's thread."""
 
-    def take_plain(self, payload: bytes) -> bytes:
-        """Is given each message, in order, before it is decoded, and may do with its plain tokens what is to be done.
+    def take_plain(self, payload: bytes) -> bytes | None:
+        """Is given each message, in order, before it is decoded, and may do with what is plain of it what there is to do.
 
-        What is left of it, which is to be decoded and told to on_messages: `payload`, or a Step with fewer events.
+        What is left of it, which is to be decoded and told to on_messages: `payload`, or a Step with fewer events;
+        None: nothing is. Raises msgspec.DecodeError for what is no message.
         """
         ...
 
@@ -55,4 +57,14 @@ class Channel(Protocol):
 
     async def close(self, grace_s: float) -> None:
         """Asks it to end, then ends it harder and harder; returns when it is gone. Again: waits as well."""
+        ...
+
+
+@runtime_checkable
+class FramedChannel(Protocol):
+    """A Channel whose messages native code may send too."""
+
+    @property
+    def frames(self) -> FrameWriter | None:
+        """None: not now. What is written to it and what send() is given goes in the order of the calls."""
         ...

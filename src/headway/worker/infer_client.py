@@ -12,12 +12,14 @@ caller left long before: only then the lease ends.
 import asyncio
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 import headway_wire as wire
+from headway._native import PlainModel
 from headway.config import InferConfig
 from headway.core.infer import Inferred, InferRequest
 from headway.errors import (
@@ -53,14 +55,14 @@ class InferClient:
         self.ended: asyncio.Future[HeadwayError] = asyncio.get_running_loop().create_future()
         self.signature = wire.Signature(task="", platform="")
         """What the model takes and gives, once it is loaded."""
+        self.plain = PlainModel()
+        """What is open, here and on the native way (server/native_door): the limits are of both."""
         self._settings = settings
         self._config = config
         self._start_process = start
         self._load_message: wire.Load | None = None
         self._instances: list[Instance] = []
         self._waiting: deque[Call] = deque()
-        self._num_at_work = 0
-        self._num_open_bytes = 0
         self._ids = itertools.count(1)
         self._totals: dict[str, float] = {}
         """Counters of the processes that are gone."""
@@ -86,6 +88,12 @@ class InferClient:
             instance.load(message)
         ready = await asyncio.gather(*(asyncio.shield(instance.ready) for instance in self._instances))
         self.signature = read_signature(ready[0])
+        self.plain.set_limits(
+            max_at_work=self._config.concurrency,
+            max_queued=self._settings.max_queued,
+            max_open_bytes=MAX_OPEN_BYTES,
+            num_places=self._num_places,
+        )
         return ready[0]
 
     async def infer(
@@ -107,9 +115,9 @@ class InferClient:
         except HeadwayError:
             on_settled(False)
             raise
-        self._num_open_bytes += call.num_bytes
+        self.plain.num_open_bytes += call.num_bytes
         self._waiting.append(call)
-        self._dispatch()
+        self.dispatch()
         if deadline is not None and not call.answer.done():
             call.timer = self._settings.clock.call_at(deadline, lambda: self._expire(call))
         try:
@@ -126,9 +134,9 @@ class InferClient:
         values = dict(self._totals)
         for instance in self._instances:
             _add(values, instance.stats)
-        num_open = len(self._waiting) + self._num_at_work
+        num_open = len(self._waiting) + self.plain.num_at_work
         return values | {
-            "num_running": float(self._num_at_work),
+            "num_running": float(self.plain.num_at_work),
             "num_waiting": float(len(self._waiting)),
             "client_open_requests": float(num_open),
             "client_aborts_total": float(self._num_aborts),
@@ -141,11 +149,22 @@ class InferClient:
         for call in [*self._waiting, *(call for it in self._instances for call in it.calls.values())]:
             call.fail(error)
             self._drop(call, "shutdown")
+        for instance in self._instances:
+            instance.end_plain(error, math.inf)
+
+    def watch_plain(self, now_s: float) -> None:
+        """Has to be called several times a second while requests are on the native way: sees to their deadlines and to
+        stalled processes. `now_s`: of the system's monotonic clock."""
+        for instance in self._instances:
+            instance.watch_progress()
+            if self._config.timeout_s is not None:
+                instance.end_plain(self._deadline_error("it was at the model"), now_s)
 
     async def close(self, grace_s: float = 2.0) -> None:
         """Ends the processes; open requests end with ShuttingDown. Returns when they are gone."""
         self._is_closing = True
         self.shut_down_requests()
+        self.plain.close()
         for task in self._restarts:
             task.cancel()
         await asyncio.gather(*self._restarts, return_exceptions=True)
@@ -166,11 +185,15 @@ class InferClient:
 
     def on_answered(self, call: Call, *, has_served: bool) -> None:
         """There is a place for the next."""
-        self._num_at_work -= 1
+        self.plain.num_at_work -= 1
         if has_served:
             self._num_failures = 0
         self._settle(call, has_served)
-        self._dispatch()
+        self.dispatch()
+
+    def on_plain_abort(self) -> None:
+        """It is counted."""
+        self._num_aborts += 1
 
     def on_lost(self, instance: Instance, error: HeadwayError) -> None:
         """Case 5."""
@@ -187,8 +210,10 @@ class InferClient:
 
     async def _start_instance(self) -> Instance:
         settings = self._settings
-        instance = Instance(self.name, self, clock=settings.clock, stall_timeout_s=settings.stall_timeout_s)
-        instance.channel = await self._start_process(self.name, instance)
+        instance = Instance(
+            self.name, self, model=self.plain, clock=settings.clock, stall_timeout_s=settings.stall_timeout_s
+        )
+        instance.attach(await self._start_process(self.name, instance))
         return instance
 
     def _make_answer(self, outputs: wire.Outputs) -> Inferred:
@@ -198,7 +223,7 @@ class InferClient:
 
     def _check_room(self, call: Call) -> None:
         """Raises QueueFull."""
-        num_open = len(self._waiting) + self._num_at_work
+        num_open = len(self._waiting) + self.plain.num_at_work
         max_queued = self._settings.max_queued
         if max_queued is not None and num_open + 1 - self._num_places > max_queued and num_open:
             raise QueueFull(
@@ -206,9 +231,9 @@ class InferClient:
                 f" {max_queued} may wait (--max-queued-requests): try again later",
                 retry_after_s=1.0,
             )
-        if num_open and self._num_open_bytes + call.num_bytes > MAX_OPEN_BYTES:
+        if num_open and self.plain.num_open_bytes + call.num_bytes > MAX_OPEN_BYTES:
             raise QueueFull(
-                f"inputs of {self._num_open_bytes} bytes are open at model {self.name}, and this one has"
+                f"inputs of {self.plain.num_open_bytes} bytes are open at model {self.name}, and this one has"
                 f" {call.num_bytes}; at most {MAX_OPEN_BYTES} may be: try again later",
                 retry_after_s=1.0,
             )
@@ -220,37 +245,45 @@ class InferClient:
         places = self._config.instances * batch
         return places if self._config.concurrency is None else self._config.concurrency
 
+    def dispatch(self) -> None:
+        """There may be places for those that wait."""
+        self._dispatch()
+        self.plain.num_waiting = len(self._waiting)
+
     def _dispatch(self) -> None:
         """Cases 2 and 3."""
         limit = self._config.concurrency
-        while self._waiting and (limit is None or self._num_at_work < limit):
+        while self._waiting and (limit is None or self.plain.num_at_work < limit):
             ready = [instance for instance in self._instances if instance.is_ready]
             if not ready:
                 return
             call = self._waiting.popleft()
             try:
-                least = ready[0] if len(ready) == 1 else min(ready, key=lambda instance: len(instance.calls))
+                least = ready[0] if len(ready) == 1 else min(ready, key=lambda instance: instance.num_open)
                 least.send(call)
-                self._num_at_work += 1
+                self.plain.num_at_work += 1
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
                 kind = PayloadTooLarge if isinstance(error, wire.FrameTooLarge) else InvalidRequest
                 call.fail(kind(f"the request can not be sent to the model's process: {error}"))
                 self._settle(call, has_served=False)
 
     def _settle(self, call: Call, has_served: bool) -> None:
-        self._num_open_bytes -= call.num_bytes
+        self.plain.num_open_bytes -= call.num_bytes
         call.on_settled(has_served)
 
     def _expire(self, call: Call) -> None:
-        where = "it waited for its turn" if call.instance is None else "it was at the model"
-        call.fail(DeadlineExceeded(f"model {self.name} did not answer within the request's time-out: {where}"))
+        call.fail(self._deadline_error("it waited for its turn" if call.instance is None else "it was at the model"))
         self._drop(call, "its time-out is over")
+
+    def _deadline_error(self, where: str) -> DeadlineExceeded:
+        return DeadlineExceeded(f"model {self.name} did not answer within the request's time-out: {where}")
 
     def _drop(self, call: Call, reason: str) -> None:
         """Case 4. The caller has been told, or is gone."""
         if call.instance is None:
             if call in self._waiting:
                 self._waiting.remove(call)
+                self.plain.num_waiting = len(self._waiting)
                 self._settle(call, has_served=False)
         elif call.request.request_id in call.instance.calls and not call.is_aborted:
             self._num_aborts += 1
@@ -263,6 +296,7 @@ class InferClient:
             call = self._waiting.popleft()
             call.fail(ModelGone())
             self._settle(call, has_served=False)
+        self.plain.num_waiting = 0
         self.ended.set_result(error)
 
     def _restart(self, instance: Instance) -> None:
@@ -293,7 +327,7 @@ class InferClient:
                 self._restart(lost)
         else:
             logger.info("%s: an instance was started again beside the others", self.name)
-            self._dispatch()
+            self.dispatch()
 
 
 def read_signature(ready: wire.Ready) -> wire.Signature:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import headway_wire as wire
+from headway._native import PlainInstance, PlainModel
 from headway.errors import HeadwayError, WorkerDied, WorkerStalled, from_wire
 from headway.observe.clock import Clock, Timer
-from headway.worker.channel import Channel, WorkerEnd
+from headway.worker.channel import Channel, FramedChannel, WorkerEnd
 from headway.worker.resident import ModelGone
 from headway.worker.watch import PATIENCE
 
@@ -51,25 +52,35 @@ class Owner(Protocol):
         """The instance owes nothing more for it; its caller has been told."""
         ...
 
+    def on_plain_abort(self) -> None:
+        """Nobody waits any more for the answer to a request on the native way."""
+        ...
+
     def on_lost(self, instance: "Instance", error: HeadwayError) -> None:
         """Its process is gone; told before those who wait for its answers hear of it."""
         ...
 
 
 class Instance:
-    """A receiver of its channel (worker/channel.Receiver). attach() the channel, then load(), then send()."""
+    """A receiver of its channel (worker/channel.Receiver). attach() the channel, then load(), then send().
 
-    def __init__(self, name: str, owner: Owner, *, clock: Clock, stall_timeout_s: float) -> None:
+    Beside the calls there may be requests on the native way (server/native_door): `plain` knows them.
+    """
+
+    def __init__(self, name: str, owner: Owner, *, model: PlainModel, clock: Clock, stall_timeout_s: float) -> None:
         self.name = name
         self.ready: asyncio.Future[wire.Ready] = asyncio.get_running_loop().create_future()
         self.calls: dict[str, Call] = {}
         self.stats: dict[str, float] = {}
         self.channel: Channel | None = None
+        self.plain: PlainInstance | None = None
+        """Once there is a channel."""
         self.is_gone = False
         self.is_closing = False
         self.was_ready = False
         """Its load succeeded."""
         self._owner = owner
+        self._model = model
         self._clock = clock
         self._stall_timeout_s = stall_timeout_s
         self._failure: HeadwayError | None = None
@@ -82,6 +93,17 @@ class Instance:
         """It takes requests."""
         return not self.is_gone and self.was_ready
 
+    @property
+    def num_open(self) -> int:
+        """Requests that it owes an answer."""
+        return len(self.calls) if self.plain is None else self.plain.num_open
+
+    def attach(self, channel: Channel) -> None:
+        """Tells, once, what carries its messages."""
+        frames = channel.frames if isinstance(channel, FramedChannel) else None
+        self.channel = channel
+        self.plain = PlainInstance(self._model, frames, self._abort_plain, wire.decode_up)
+
     def load(self, message: wire.Load) -> None:
         """Sends it; `ready` is its end."""
         if self.channel is not None:
@@ -93,15 +115,33 @@ class Instance:
             self.channel.send(call.request)
         call.instance = self
         self.calls[call.request.request_id] = call
-        if self._stall_timer is None:
-            self._progress_at = self._clock.now()
-            self._start_stall_timer(self._progress_at)
+        if self.plain is not None:
+            self.plain.num_open += 1
+        self.watch_progress()
 
     def abort(self, call: Call, reason: str) -> None:
         """Asks that it is not computed; its answer still comes."""
         call.is_aborted = True
         if self.channel is not None:
             self.channel.send(wire.Abort(request_id=call.request.request_id, reason=reason))
+
+    def watch_progress(self) -> None:
+        """Whether it is stalled is looked at while it owes an answer; called when it may have begun to, or be done."""
+        if not self.num_open:
+            self._cancel_timer()
+        elif self._stall_timer is None:
+            self._progress_at = self._clock.now()
+            self._start_stall_timer(self._progress_at)
+
+    def end_plain(self, error: HeadwayError, deadline_s: float) -> int:
+        """Requests on the native way whose deadline is not behind `deadline_s` of the system's monotonic clock end with
+        this error; the model need not compute them. How many they were."""
+        if self.plain is None:
+            return 0
+        ended = self.plain.expire(deadline_s, error)
+        for wire_id in ended:
+            self._abort_plain(wire_id, error.message)
+        return len(ended)
 
     async def close(self, grace_s: float) -> None:
         """Ends the process; one that still loads at once. Returns when it is gone."""
@@ -111,9 +151,12 @@ class Instance:
 
     # worker/channel.Receiver
 
-    def take_plain(self, payload: bytes) -> bytes:
-        """There are no tokens."""
-        return payload
+    def take_plain(self, payload: bytes) -> bytes | None:
+        """Answers to requests on the native way go back on it."""
+        if self.plain is None or not self.plain.take(payload):
+            return payload
+        self._progress_at = self._clock.now()
+        return None
 
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         """Takes what it says."""
@@ -130,6 +173,9 @@ class Instance:
         self.is_gone = True
         self._cancel_timer()
         calls, self.calls = list(self.calls.values()), {}
+        if self.plain is not None:
+            self.plain.is_ready = False
+            self.plain.num_open -= len(calls)
         self._owner.on_lost(self, error)
         if not self.ready.done():
             self.ready.set_exception(error)
@@ -137,14 +183,17 @@ class Instance:
         for call in calls:
             call.fail(error)
             self._owner.on_answered(call, has_served=False)
+        if self.plain is not None:
+            self.plain.fail(error)
 
     def _take_outputs(self, message: wire.Outputs) -> None:
         call = self.calls.pop(message.request_id, None)
         if call is None:
             logger.warning("%s: an answer to %s, which is not open", self.name, message.request_id)
             return
-        if not self.calls:
-            self._cancel_timer()
+        if self.plain is not None:
+            self.plain.num_open -= 1
+        self.watch_progress()
         if message.error is not None:
             call.fail(from_wire(message.error))
         elif not call.answer.done():
@@ -160,6 +209,8 @@ class Instance:
             case wire.Ready():
                 if not self.ready.done():
                     self.was_ready = True
+                    if self.plain is not None:
+                        self.plain.is_ready = True
                     self.ready.set_result(message)
             case wire.Failed():
                 self._failure = from_wire(message.error)
@@ -168,6 +219,11 @@ class Instance:
                     self.ready.exception()
             case _:
                 logger.warning("%s: an answer of type %s that nobody asked for", self.name, type(message).__name__)
+
+    def _abort_plain(self, wire_id: str, reason: str = "its caller left") -> None:
+        self._owner.on_plain_abort()
+        if self.channel is not None:
+            self.channel.send(wire.Abort(request_id=wire_id, reason=reason))
 
     # a process that makes no progress
 
@@ -181,7 +237,9 @@ class Instance:
 
     def _check_stall(self, due: float) -> None:
         now, limit_s = self._clock.now(), self._stall_limit_s()
-        if now - due > _LATE_TIMER_S:
+        if not self.num_open:
+            self._cancel_timer()
+        elif now - due > _LATE_TIMER_S:
             self._start_stall_timer(now)
         elif now - self._progress_at < limit_s:
             self._start_stall_timer(self._progress_at)

@@ -49,7 +49,7 @@ class WorkerProcess(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._frames = wire.FrameReader()
         self.frames: FrameWriter | None = None
-        """Once it is connected. Who writes to it directly, and who calls send(), are told in the order of their calls."""
+        """Once it is connected. What is written to it directly, and by send(), goes in the order of the calls."""
         self._transport: asyncio.WriteTransport | None = None
         self._output = OutputLog(name, self._end_if_gone)
         self._kill_reason: str | None = None
@@ -74,9 +74,7 @@ class WorkerProcess(asyncio.Protocol):
         a core to itself seldom, and would take its first request alone where it could take a batch.
         """
         if self.frames is not None:
-            payload = wire.encode(message)
-            wire.check_payload(payload)
-            self.frames.write(payload)
+            self.frames.write(_checked(wire.encode(message)))
 
     def kill(self, how: str) -> None:
         """SIGKILL; the end will say `how`."""
@@ -108,6 +106,8 @@ class WorkerProcess(asyncio.Protocol):
         try:
             for payload in self._frames.feed(data):
                 left = payload if self._kill_reason is not None else self._receiver.take_plain(payload)
+                if left is None:
+                    continue
                 message = wire.decode_up(left)
                 if not isinstance(message, wire.Waiting):  # told to who started it ahead (worker/spares)
                     messages.append(message)
@@ -227,16 +227,29 @@ class OutputLog(asyncio.Protocol):
             logger.info("%s: %s", self._name, text)
 
 
-async def start_process(name: str, receiver: Receiver, *, python: str | None = None) -> WorkerProcess:
+def _checked(payload: bytes) -> bytes:
+    """Raises FrameTooLarge for one that the other side would refuse."""
+    if len(payload) > wire.MAX_FRAME_BYTES:
+        raise wire.FrameTooLarge(f"a frame of {len(payload)} bytes is over the limit of {wire.MAX_FRAME_BYTES}")
+    return payload
+
+
+async def start_process(
+    name: str, receiver: Receiver, *, python: str | None = None, spare: Spawned | None = None
+) -> WorkerProcess:
     """Starts a worker and joins it to `receiver`. Raises OSError.
 
-    `python`: its interpreter; None: this one, of which a child may wait already (worker/spawn).
+    Args:
+        name: of the model.
+        receiver: is told what it says.
+        python: its interpreter; None: this one, of which a child may wait already (worker/spawn).
+        spare: one that waits; None: there is none.
 
     Must be called on a thread that lives as long as the worker may: Linux ends a child when the thread that made it
     ends (PR_SET_PDEATHSIG).
     """
     return await join_process(
-        name, receiver, (take_spawned() if python is None else None) or spawn(python or sys.executable)
+        name, receiver, spare or (take_spawned() if python is None else None) or spawn(python or sys.executable)
     )
 
 

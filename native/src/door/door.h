@@ -1,0 +1,92 @@
+// The door: which paths have a native way, and what all connections of a server share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include "bindings_writes.h"
+#include "door/http_head.h"
+#include "door/in_flight.h"
+
+namespace headway::door {
+
+struct TransparentHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+// Seconds of Python's time.monotonic().
+double monotonic_s();
+
+// An answered request, as its log line tells it.
+struct Record {
+    std::shared_ptr<Entry> entry;
+    std::string request_id;
+    double seconds;
+};
+
+struct DoorSettings {
+    std::vector<std::string> hosts;     // names that a Host header may have; empty: any
+    std::vector<std::string> api_keys;  // empty: no key is asked for
+};
+
+class Door {
+public:
+    // schedule: called with no arguments where the queue has to be flushed at the end of the turn; on_records the same
+    // where there are records; on_gathering where a request is not whole, so that expire() has to be called in a while.
+    Door(std::shared_ptr<WriteQueue> queue, nanobind::object schedule, DoorSettings settings, nanobind::object on_records,
+         nanobind::object on_gathering)
+        : queue_(std::move(queue)),
+          schedule_(std::move(schedule)),
+          settings_(std::move(settings)),
+          on_records_(std::move(on_records)),
+          on_gathering_(std::move(on_gathering)) {}
+
+    void add(std::string path, std::shared_ptr<Entry> entry) { entries_.insert_or_assign(std::move(path), std::move(entry)); }
+    void drop() { entries_.clear(); }
+    size_t num_entries() const { return entries_.size(); }
+    // nullptr: there is none.
+    std::shared_ptr<Entry> find(std::string_view path) const;
+
+    // Whether a request is called by a name of ours, and has a key where one is asked for; false: Python may know better.
+    bool admits(const RequestHead& head) const;
+
+    void write(const std::shared_ptr<Outlet>& outlet, std::string_view head, std::string_view body, bool ends);
+    std::string_view date();
+    std::string make_request_id();
+    uint64_t next_number() { return ++last_number_; }
+
+    // Log lines of this turn.
+    bool keeps_records = true;
+    void record(const std::shared_ptr<Entry>& entry, std::string request_id, double seconds);
+    std::vector<Record> take_records() { return std::exchange(records_, {}); }
+
+    // Once until expire() finds that it does not.
+    void add_gathering(const std::shared_ptr<Connection>& connection);
+    // Those whose request has not become whole within `limit_s` go on in Python. Whether some are left.
+    bool expire(double now_s, double limit_s);
+
+    int64_t num_open = 0;  // requests
+
+private:
+    std::shared_ptr<WriteQueue> queue_;
+    nanobind::object schedule_;
+    DoorSettings settings_;
+    nanobind::object on_records_, on_gathering_;
+    std::unordered_map<std::string, std::shared_ptr<Entry>, TransparentHash, std::equal_to<>> entries_;
+    std::vector<std::weak_ptr<Connection>> gathering_;
+    std::vector<Record> records_;
+    int64_t date_s_ = -1;
+    std::string date_;
+    uint64_t last_number_ = 0;
+    std::string random_;  // hexadecimal digits for ids
+};
+
+}  // namespace headway::door

@@ -1,6 +1,7 @@
 """What constrained answers cost and save, on the demo model, in this process.
 
-    structured.py streams [--streams 64] [--tokens 96]    output tokens/s, constrained beside free, of the same lengths
+    structured.py streams [--streams 64] [--tokens 96]    output tokens/s, constrained beside free, of the same lengths:
+                          [--rounds 3]                    the median of pairs of rounds
     structured.py forced [--streams 1] [--records 4]      an answer of a fixed schema, forced tokens forced or sampled
     structured.py schemas [--schemas 1000] [--first 0]    random schemas: how many answers are valid, by jsonschema
                           [--file FILE]                   ... or those of a file, one a line, of draft 7
@@ -117,24 +118,35 @@ class Run:
 
 
 def measure_streams(arguments: argparse.Namespace) -> None:
-    """The same number of tokens, with and without a mask for each."""
+    """The same number of tokens, with and without a mask for each: pairs of rounds, for a machine's speed drifts."""
     run = Run(arguments.model, max_num_seqs=arguments.streams)
     constraint = constraint_of("json_schema", ENDLESS)
-    run.submit("warm", constraint, max_tokens=8)
-    run.submit("warm too", None, max_tokens=8)
-    run.run()
-    rates: dict[str, list[float]] = {"free": [], "constrained": []}
-    for number in range(2 * arguments.rounds):
-        kind = "constrained" if number % 2 else "free"
-        rates[kind].append(_rate(run, kind == "constrained", arguments, f"{number}-", constraint))
-    best = {kind: max(found) for kind, found in rates.items()}
+    for kind in (False, True):
+        _rate(run, kind, arguments, f"warm {kind} ", constraint, num_tokens=8)
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(arguments.rounds):
+        for kind in (False, True) if number % 2 else (True, False):
+            rates[kind].append(_rate(run, kind, arguments, f"{number} {kind} ", constraint))
     for kind, found in rates.items():
-        print(f"{kind}: {', '.join(f'{rate:.0f}' for rate in found)} output tokens/s")
+        name = "constrained" if kind else "free"
+        print(f"{name}: {', '.join(f'{rate:.0f}' for rate in found)} output tokens/s")
     print(f"forced: {run.engine.stats().values['forced_tokens_total']:.0f} tokens of all")
-    print(f"{arguments.streams} constrained streams: {best['constrained'] / best['free']:.1%} of the free ones' rate")
+    pairs = [masked / free for free, masked in zip(rates[False], rates[True], strict=True)]
+    print(f"pairs: {', '.join(f'{pair:.1%}' for pair in pairs)}")
+    print(f"{arguments.streams} constrained streams: {statistics.median(pairs):.1%} of the free ones' rate")
 
 
-def _rate(run: Run, is_constrained: bool, arguments: argparse.Namespace, prefix: str, constraint: Any) -> float:
+def _rate(
+    run: Run,
+    is_constrained: bool,
+    arguments: argparse.Namespace,
+    prefix: str,
+    constraint: wire.Constraint,
+    *,
+    num_tokens: int | None = None,
+) -> float:
+    """Output tokens/s of a round, its prompts among what takes the time."""
+    num_wanted = num_tokens or arguments.tokens
     names = [f"{prefix}{stream}" for stream in range(arguments.streams)]
     for stream, name in enumerate(names):
         run.submit(
@@ -142,14 +154,14 @@ def _rate(run: Run, is_constrained: bool, arguments: argparse.Namespace, prefix:
             constraint if is_constrained else None,
             temperature=0.8,
             seed=stream,
-            max_tokens=arguments.tokens,
+            max_tokens=num_wanted,
             ignore_eos=True,
         )
     seconds = run.run()
-    num_tokens = sum(len(run.tokens[name]) for name in names)
-    if num_tokens != arguments.streams * arguments.tokens:
-        raise SystemExit(f"{num_tokens} tokens came, not {arguments.streams * arguments.tokens}")
-    return num_tokens / seconds
+    num_made = sum(len(run.tokens[name]) for name in names)
+    if num_made != arguments.streams * num_wanted:
+        raise SystemExit(f"{num_made} tokens came, not {arguments.streams * num_wanted}")
+    return num_made / seconds
 
 
 def measure_forced(arguments: argparse.Namespace) -> None:

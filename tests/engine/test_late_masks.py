@@ -184,3 +184,28 @@ def test_a_grammar_that_begins_slowly_is_late_from_its_first_token_on(
     rig.run()
     assert filling.late == [("slow", 0)]
     assert rig.output("slow").token_ids == right_answer("hello", PATTERN).token_ids
+
+
+def test_masks_that_take_long_together_hold_no_step_for_longer_than_their_share(
+    folder: Path, fill: Callable[..., Filling]
+) -> None:
+    engine = make_engine(folder, max_num_seqs=8)
+    names = [f"c{i}" for i in range(6)]
+    rig, filling = TinyRig(engine), fill(**dict.fromkeys(names, 0.009))  # no slow ones, 54 ms together
+    for name in names:
+        rig.submit(name, "hello", WORD)
+    filling.gate.clear()
+    rig.wait(*names)
+    rig.submit("plain", "abc", None, max_tokens=40, ignore_eos=True)
+    while len(engine._late_masks) < 2:
+        rig.step()
+    late = {name for name, _ in filling.late} | {each.request_id for each in engine._outputs if each.is_late}
+    assert len(late) == 2  # 4 x 9 ms are under 40, and 5 are not
+    for _ in range(3):
+        assert {event.request_id for event in rig.step().events} == {"plain", *names} - late
+    filling.gate.set()
+    rig.run()
+    right = right_answer("hello", PATTERN)
+    for name in names:
+        assert (rig.output(name).token_ids, rig.output(name).finish_reason) == (right.token_ids, "stop")
+    engine.close()

@@ -50,8 +50,8 @@ class CompiledGrammar:
         self.tokens: ConstraintTokens | None = None
         self.matcher: llguidance.LLMatcher | None = None
         """At its beginning; only ever copied. None where the text is empty."""
-        self.is_slow = False
-        """Its first masks are."""
+        self.mask_s = 0.0
+        """Processor time of its first masks together."""
         self.error: HeadwayError | None = None
         self.is_done = False
         self._compiling_s: Callable[[], float] | None = None

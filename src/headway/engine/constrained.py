@@ -6,6 +6,7 @@ before. An output that ends with such tokens then ends with that step, and what 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import llguidance
 
@@ -27,8 +28,15 @@ class Ending:
     stop_token: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Mask(NamedTuple):
+    """Which tokens may come next, a bit each."""
+
+    words: Int32
+    address: int
+    """Of the first word: what numpy takes microseconds to tell."""
+
+
+class Growth(NamedTuple):
     """What came of a step."""
 
     token_ids: list[int]
@@ -56,8 +64,8 @@ class ConstrainedOutput:
         self.constraint = constraint
         self.is_at_end = False
         """Only end tokens may come next, although the request wants none yet."""
-        self.is_slow = constraint.compiled.is_slow
-        """Its masks take so long that no step may wait for them (late_masks)."""
+        self.mask_s = constraint.compiled.mask_s
+        """Processor time that its last mask took."""
         self._mask_ahead: Int32 | None = None
         """Of the next token; made before the step that needs it."""
         self._first = first
@@ -80,9 +88,14 @@ class ConstrainedOutput:
         """Whether the next token is chosen under a mask; where the output has ended, it is not used."""
         return self._ending is None and self.constraint.needs_mask
 
+    @property
+    def is_slow(self) -> bool:
+        """Its masks take so long that no step may wait for them (late_masks)."""
+        return self.mask_s > SLOW_MASK_S
+
     def note_mask(self, mask_s: float, ahead: Int32 | None = None) -> None:
         """A mask was made, in so many seconds of processor time; `ahead`: before its step, which shall take it."""
-        self.is_slow = mask_s > SLOW_MASK_S
+        self.mask_s = mask_s
         self._mask_ahead = ahead
 
     def take_mask(self) -> Int32 | None:
@@ -113,11 +126,19 @@ class ConstrainedOutput:
         start = len(sequence.token_ids)
         is_end = token_id in sequence.end_token_ids
         taken = Taken([token_id], True, True) if is_end else self.constraint.accept(token_id)
+        if taken == ([token_id], True, False) and self._tells_at_once and start + 1 < sequence.max_total_tokens:
+            sequence.token_ids.append(token_id)  # nearly all tokens: what is below comes to the same
+            return Growth(taken.token_ids, 0, None, None)
         if self._logprobs is not None and taken.is_sampled and logprobs:
             self._logprobs += logprobs
         self._append(sequence, taken)
         is_rewritten = not taken.is_sampled or len(sequence.token_ids) > start + 1
         return self._tell(sequence, is_used=True, rewritten=start if is_rewritten else None)
+
+    @property
+    def _tells_at_once(self) -> bool:
+        """Whether a token is told with the step that it comes with: nothing waits before it."""
+        return self._logprobs is None and not self._untold
 
     def _append(self, sequence: Sequence, taken: Taken) -> None:
         """Tokens as far as they fit, and to the first that ends the output."""

@@ -96,14 +96,14 @@ class OutputConstraint:
     def accept(self, token_id: int) -> Taken:
         """Goes on by a sampled token. Raises InvalidRequest where the grammar cannot be followed any further."""
         match self.phase:
+            case Phase.MATCHING:
+                return Taken([token_id, *self._match([token_id])], True, self._is_complete)
             case Phase.OPENING:
                 return self._accept_opening(token_id)
             case Phase.REASONING:
                 return self._accept_reasoning(token_id)
             case Phase.FREE:
                 return Taken([token_id, *self._accept_free(token_id)], True, self._is_complete)
-            case Phase.MATCHING:
-                return Taken([token_id, *self._match([token_id])], True, self._is_complete)
             case Phase.LOOSE:
                 return Taken([token_id], True, False)
 

@@ -99,7 +99,7 @@ class Engine:
         # Of open sequences that are constrained.
         self._outputs: dict[Sequence, ConstrainedOutput] = {}
         masks = MaskFiller(sampler, self._outputs, end_token_ids) if isinstance(sampler, Sampler) else None
-        self._late_masks = LateMasks(masks, self._outputs)
+        self._late_masks = LateMasks(masks)
         self._bare_runner = Runner(executor, sampler, block_size=kv_cache.block_size, masks=masks)
         self._runner = RecordedRunner(self._bare_runner, executor)
         self._grammars = grammars if masks is not None else None
@@ -162,8 +162,9 @@ class Engine:
             raise grammar.error
         sequences = self._arrivals.make_sequences(submit, max_total_tokens, self._kv_cache)
         if grammar is not None:
-            self._outputs |= self._arrivals.constrain(sequences, grammar)
-            self._late_masks.begin(sequences)
+            for sequence, output in self._arrivals.constrain(sequences, grammar).items():
+                self._outputs[sequence] = output
+                self._late_masks.begin(sequence, output)
         self._requests[submit.request_id] = sequences
         for sequence in sequences:
             self._scheduler.add(sequence)
@@ -413,7 +414,7 @@ class Engine:
             return [end]
         if growth.rewritten is not None:
             self._bare_runner.rewrite(sequence, growth.rewritten)
-        self._late_masks.begin([sequence])
+        self._late_masks.begin(sequence, output)
         if not growth.token_ids:
             return []
         event = wire.TokenEvent(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
-from headway.engine.compiled_grammar import ALONE, SERVED, SLOW_MASK_S, CompiledGrammar, make_late
+from headway.engine.compiled_grammar import ALONE, SERVED, CompiledGrammar, make_late
 from headway.engine.constraint_tokens import ConstraintTokens
 from headway.engine.grammar_trial import GrammarTrial
 from headway.engine.side_threads import give_way
@@ -139,7 +139,7 @@ class Grammars:
             if grammar.text:
                 check_spelling(grammar.text, grammar.tokens.can_spell, ANY_PARAM)
                 grammar.matcher = compile_grammar(grammar.tokens.llguidance, grammar.text)
-                grammar.is_slow = seconds_to_begin(grammar.matcher) > SLOW_MASK_S
+                grammar.mask_s = seconds_to_begin(grammar.matcher)
             with self._lock:
                 self.compile_s += self._now() - started_s
             grammar.is_done = True

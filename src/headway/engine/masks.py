@@ -7,9 +7,10 @@
 
 A matcher belongs to one sequence, and between start() and finish() to the side thread alone.
 
-The whole step waits for its last mask. Where an output's masks are slow, the next ones are made before its steps
-(late_masks), so that a step waits for no more than the first slow one; where slow ones take over MAX_MASKS_S together
-all the same, the sequence of the slowest ends. Time is the thread's own: a busy machine ends nobody.
+The whole step waits for its last mask. Where an output's masks are slow, or many take long together, the next ones are
+made before their steps (late_masks), so that a step waits for little more than the first slow one; where slow ones take
+over MAX_MASKS_S together all the same, the sequence of the slowest ends. Time is the thread's own: a busy machine ends
+nobody.
 """
 
 import logging
@@ -20,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from headway.core.sequence import Sequence
-from headway.engine.constrained import ConstrainedOutput
+from headway.engine.constrained import ConstrainedOutput, Mask
 from headway.engine.constraint import PARAM
 from headway.engine.late_masks import MAX_MASK_S, make_too_slow
 from headway.engine.sampler import BITS_A_WORD, Sampler
@@ -48,6 +49,7 @@ class MaskFiller:
         self, sampler: Sampler, outputs: Mapping[Sequence, ConstrainedOutput], end_token_ids: Iterable[int]
     ) -> None:
         self._sampler = sampler
+        self._masks = [Mask(row, row.ctypes.data) for row in sampler.masks]
         self._outputs = outputs
         self._others: Int32 = np.full(sampler.masks.shape[1], -1, np.int32)
         for token_id in end_token_ids:
@@ -106,17 +108,21 @@ class MaskFiller:
         failures: _Failures = {}
         slow: dict[Sequence, float] = {}
         try:
+            end_s = time.thread_time()
             for sequence, output in wanted:
-                begin_s = time.thread_time()
+                begin_s, is_new = end_s, False
                 try:
-                    self._take_or_fill(sequence, output)
+                    is_new = self._take_or_fill(sequence, output)
                 except HeadwayError as error:
                     failures[sequence] = error
                 except BaseException as error:  # a panic of the library too: the others of the step go on
                     logger.exception("a mask could not be made")
                     failures[sequence] = InternalError(f"what may come next could not be told: {type(error).__name__}")
+                end_s = time.thread_time()
+                if is_new:
+                    output.note_mask(end_s - begin_s)
                 if output.is_slow:
-                    slow[sequence] = time.thread_time() - begin_s
+                    slow[sequence] = end_s - begin_s
         finally:
             self._sampler.open_masks()
         if sum(slow.values()) > MAX_MASKS_S:
@@ -124,24 +130,24 @@ class MaskFiller:
             failures.setdefault(slowest, make_too_slow(slow[slowest]))
         return failures
 
-    def _take_or_fill(self, sequence: Sequence, output: ConstrainedOutput) -> None:
-        mask = self._sampler.masks[sequence.row]
+    def _take_or_fill(self, sequence: Sequence, output: ConstrainedOutput) -> bool:
+        """Whether the mask had to be made."""
+        mask = self._masks[sequence.row]
         ahead = output.take_mask()
         if ahead is not None:
-            mask[:] = ahead
-            return
-        begin_s = time.thread_time()
+            mask.words[:] = ahead
+            return False
         self.fill(sequence, output, mask)
-        output.note_mask(time.thread_time() - begin_s)
+        return True
 
-    def fill(self, sequence: Sequence, output: ConstrainedOutput, mask: Int32) -> None:
+    def fill(self, sequence: Sequence, output: ConstrainedOutput, mask: Mask) -> None:
         """Writes a mask. In a side thread, to which the matcher belongs meanwhile. Raises InvalidRequest."""
         matcher = output.matcher
-        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        matcher.unsafe_compute_mask_ptr(mask.address, mask.words.nbytes)
         check_matcher(matcher, PARAM)
         sampling = sequence.sampling
         if sampling.ignore_eos or sequence.num_output_tokens < sampling.min_tokens:
-            output.is_at_end = not self._leave_out_ends(mask)
+            output.is_at_end = not self._leave_out_ends(mask.words)
 
     def _leave_out_ends(self, mask: Int32) -> bool:
         """Takes out the tokens that only end the output. False: no other may come, and they stay."""

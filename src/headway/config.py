@@ -137,6 +137,9 @@ class PoolConfig:
     None: 80% of it."""
     gpu_memory_limit: int | float | None = None
     """The same of each GPU."""
+    max_spares: int | None = None
+    """Processes that wait for the next cold model, one of a kind, their framework imported (service/spare_keeper); None:
+    two, if memory_limit is 4 GiB or more."""
     max_models: int | None = None
     """Residents at once; None: as many as the memory holds."""
     eviction: EvictionPolicy = "cost"

@@ -69,6 +69,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "memory_limit": ("2GiB", 2147483648, 2147483648),
     "gpu_memory_limit": ("0.5", 0.5, 0.5),
     "max_models": ("3", 3, 3),
+    "max_spares": ("3", 3, 3),
     "eviction": ("lru", "lru", "lru"),
     "queue_timeout": ("30s", 30, 30.0),
     "response_store": ("1MiB", 1048576, 1048576),

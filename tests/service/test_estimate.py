@@ -11,7 +11,6 @@ from headway.engine.loading import load_engine, plan_language_model
 from headway.errors import OutOfMemory
 from headway.service.estimate import (
     CUDA_HOST_BYTES,
-    INTERPRETER_BYTES,
     ModelEstimate,
     engine_device,
     estimate_model,
@@ -20,6 +19,7 @@ from headway.service.estimate import (
     with_cache,
 )
 from headway.service.events import CPU, Need
+from headway.service.frameworks import PROCESS_BYTES
 from headway.service.lives import bounded
 from headway.testing.tiny_model import HIDDEN_SIZE, MAX_POSITION, write_tiny_model
 
@@ -61,7 +61,7 @@ def test_the_need_of_a_language_model_is_its_plan(folder: Path) -> None:
     assert kv_bytes < 64 * MAX_POSITION * KV_TOKEN
     assert made.kv_bytes == int(0.25 * kv_bytes)
     assert made.need.more_bytes == kv_bytes - made.kv_bytes
-    rest = plan.weights_bytes + plan.workspace_bytes + INTERPRETER_BYTES
+    rest = plan.weights_bytes + plan.workspace_bytes + PROCESS_BYTES
     assert made.need.amounts == {CPU: rest + made.kv_bytes}
     assert not made.need.is_guess
 
@@ -99,19 +99,19 @@ def test_the_limit_of_all_models_bounds_the_one_that_is_loaded(folder: Path) -> 
 def test_what_is_wrong_with_files_is_told_by_the_load_and_not_here(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 1000)
     made = estimate_model(tiny(tmp_path), tmp_path, "generate", {CPU: MIB * 256})
-    assert made.need.amounts == {CPU: 1300 + INTERPRETER_BYTES}
+    assert made.need.amounts == {CPU: 1300 + PROCESS_BYTES}
     assert made.need.is_guess
 
 
 @pytest.mark.parametrize(
     ("fields", "amounts", "is_guess"),
     [
-        ({}, {CPU: 1300 + INTERPRETER_BYTES}, True),
-        ({"infer": InferConfig(instances=3)}, {CPU: 3 * (1300 + INTERPRETER_BYTES)}, True),
+        ({}, {CPU: 1300 + PROCESS_BYTES}, True),
+        ({"infer": InferConfig(instances=3)}, {CPU: 3 * (1300 + PROCESS_BYTES)}, True),
         ({"residency": ResidencyConfig(expected_bytes=5000)}, {CPU: 5000}, False),
         (
             {"options": {"device": "cuda:1"}},
-            {"cuda:1": 1300 + INTERPRETER_BYTES, CPU: CUDA_HOST_BYTES},
+            {"cuda:1": 1300 + PROCESS_BYTES, CPU: CUDA_HOST_BYTES},
             True,
         ),
     ],

@@ -319,6 +319,7 @@ class OneClient(ProcessLoader):
     """Has a client already, and no files."""
 
     def __init__(self, client: LateClient) -> None:
+        super().__init__(CheckpointConfig(cache_dir=Path()))
         self._client = client
 
     async def resolve(self, model: ModelConfig) -> Path:

@@ -187,6 +187,9 @@ class Settings(BaseSettings):
     """The same of each GPU."""
     max_models: Annotated[Count | None, Automatic, Flag("Models", "N", "pool.max_models")] = Field(None, ge=1)
     """Models that are loaded at once. Default: as many as fit."""
+    max_spares: Annotated[Count | None, Automatic, Flag("Models", "N", "pool.max_spares")] = Field(None, ge=0)
+    """Processes that wait without a model, their framework imported, for the next one that has to be loaded; 0: none.
+    Default: 2, or none where --memory-limit is below 4 GiB."""
     eviction: Annotated[EvictionPolicy, Flag("Models", "NAME", "pool.eviction")] = default_of("pool.eviction")
     """Which unused model leaves when memory is wanted: cost (the least seconds of loading for its size), lru (the
     longest unused) or lfu (the least often used)."""

@@ -17,6 +17,8 @@ _POOL_GAUGES: Mapping[str, tuple[str, str]] = {
     "models": ("headway_models", "Models that may be asked for."),
     "residents": ("headway_models_resident", "Models that are loaded."),
     "loading_models": ("headway_models_loading", "Models that are being loaded."),
+    "waiting_spares": ("headway_spare_processes", "Processes that wait, their framework imported, for a model to load."),
+    "spare_bytes": ("headway_spare_bytes", "Memory that these take."),
 }
 
 

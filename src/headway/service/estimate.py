@@ -16,13 +16,9 @@ from headway.config import EngineConfig, ModelConfig
 from headway.errors import HeadwayError, OutOfMemory
 from headway.observe.gpus import has_driver
 from headway.service.events import CPU, Amounts, Need
-from headway.service.frameworks import is_elsewhere, run_of, vllm_mode
+from headway.service.frameworks import PROCESS_BYTES, Framework, run_of
 
 EngineTask = Literal["generate", "encode"]
-INTERPRETER_BYTES = 60 << 20
-"""What a worker takes before it loads anything."""
-VLLM_BYTES = 700 << 20
-"""What a process of vLLM's takes beside its model, measured."""
 CUDA_HOST_BYTES = 1536 << 20
 """Main memory of a process that computes on a GPU."""
 FILES_FACTOR = 1.3
@@ -53,7 +49,8 @@ def estimate_model(model: ModelConfig, path: Path, task: EngineTask | None, budg
 
     Raises OutOfMemory: alone it does not fit into the budget. Other faults of its files are its worker's to tell.
     """
-    if is_elsewhere(model) or run_of(model).kind == "ensemble":
+    framework = run_of(model)
+    if framework.is_elsewhere or framework.kind == "ensemble":
         return ModelEstimate(Need(num_places=0, load_s=_LEAST_LOAD_S))
     if task is not None:
         try:
@@ -64,26 +61,25 @@ def estimate_model(model: ModelConfig, path: Path, task: EngineTask | None, budg
             planned = None
         if planned is not None:
             return planned
-    return ModelEstimate(_estimate_files(model, path))
+    return ModelEstimate(_estimate_files(model, path, framework))
 
 
-def _estimate_files(model: ModelConfig, path: Path) -> Need:
+def _estimate_files(model: ModelConfig, path: Path, framework: Framework) -> Need:
     told = model.residency.expected_bytes
     num_bytes = files_bytes(path)
     device = _device_of(model)
-    least = told or (int(num_bytes * FILES_FACTOR) + _process_bytes(model)) * model.infer.instances
+    one = int(num_bytes * FILES_FACTOR) + framework.process_bytes + _kv_option_bytes(model, framework)
+    least = told or one * model.infer.instances
     amounts = {device: least} if device == CPU else {device: least, CPU: CUDA_HOST_BYTES * model.infer.instances}
     return Need(amounts, device, load_s=_load_s(model, num_bytes), is_guess=told is None)
 
 
-def _process_bytes(model: ModelConfig) -> int:
-    """What a process takes beside its files; of vLLM its own libraries, in two processes if it is launched, and the KV
-    cache that it is told to have."""
-    if model.framework != "vllm":
-        return INTERPRETER_BYTES
-    kv_cache_gib = model.options.get("kv_cache_gib", 1)
-    num_processes = 2 if vllm_mode(model) == "launch" else 1
-    return VLLM_BYTES * num_processes + (kv_cache_gib << 30 if isinstance(kv_cache_gib, int) else 0)
+def _kv_option_bytes(model: ModelConfig, framework: Framework) -> int:
+    """The KV cache that it is told to have."""
+    if framework.kv_cache_option is None:
+        return 0
+    gib = model.options.get(framework.kv_cache_option, 1)
+    return gib << 30 if isinstance(gib, int) else 0
 
 
 def _device_of(model: ModelConfig) -> str:
@@ -141,7 +137,7 @@ def _plan(model: ModelConfig, path: Path, task: EngineTask, budget: Amounts) -> 
 
 def _need(num_bytes: int, device: str, num_processes: int, load_s: float) -> Need:
     if device == CPU:
-        return Need({CPU: num_bytes + num_processes * INTERPRETER_BYTES}, load_s=load_s)
+        return Need({CPU: num_bytes + num_processes * PROCESS_BYTES}, load_s=load_s)
     return Need({device: num_bytes, CPU: num_processes * CUDA_HOST_BYTES}, device, load_s=load_s)
 
 

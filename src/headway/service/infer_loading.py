@@ -8,19 +8,41 @@ import headway
 import headway_wire as wire
 from headway.config import CheckpointConfig, ModelConfig
 from headway.errors import InvalidConfig
-from headway.service.frameworks import run_of
+from headway.service.frameworks import framework_of, run_of
 from headway.worker.environments import find_interpreter
 from headway.worker.infer_client import InferClient
 from headway.worker.infer_process import start_infer_process
 from headway.worker.resident import ClientSettings
+from headway.worker.spares import SpareKind, Spares
 
 
-async def connect_infer(model: ModelConfig, name: str, settings: ClientSettings) -> InferClient:
-    """Starts its processes, which wait for their Load. Raises OSError, InvalidConfig."""
+async def connect_infer(model: ModelConfig, name: str, settings: ClientSettings, spares: Spares) -> InferClient:
+    """Starts its processes, which wait for their Load. Raises OSError, InvalidConfig.
+
+    `spares`: one of its kind is taken.
+    """
     python = None if model.interpreter is None else find_interpreter(model.interpreter)
-    client = InferClient(name, settings, model.infer, functools.partial(start_infer_process, python=python))
+    kind = spare_kind(model)
+    start = functools.partial(start_infer_process, python=python, take=lambda: spares.take(kind))
+    client = InferClient(name, settings, model.infer, start)
     await client.start()
     return client
+
+
+def spare_kind(model: ModelConfig) -> SpareKind | None:
+    """What would wait for it; None: nothing, or its interpreter is not there."""
+    framework = run_of(model)
+    if not framework.imports:
+        return None
+    if framework.kind == "engine":
+        return SpareKind("tokens", framework.imports)
+    if model.interpreter is None:
+        return SpareKind("tensors", framework.imports)
+    modules = tuple(module for module in framework.imports if not module.startswith("headway."))
+    try:
+        return SpareKind("tensors", modules, find_interpreter(model.interpreter)) if modules else None
+    except InvalidConfig:
+        return None
 
 
 def find_source(model: ModelConfig, checkpoint: CheckpointConfig) -> Path:
@@ -33,7 +55,9 @@ def find_source(model: ModelConfig, checkpoint: CheckpointConfig) -> Path:
 
     source = model.source
     # The folders that transformers loads are those of a hub; other frameworks may know a name that is no source.
-    is_source = is_address(source) or model.framework == "transformers" or Path(source).expanduser().exists()
+    is_source = (
+        is_address(source) or framework_of(model.framework).loads_hub_folders or Path(source).expanduser().exists()
+    )
     if is_source or model.sha256 is not None:
         return fetch_source(source, replace(checkpoint, revision=None), sha256=model.sha256).absolute()
     return Path(source)

@@ -18,8 +18,8 @@ from headway.core.sampling import SamplingParams, sampling_defaults
 from headway.errors import InvalidConfig, InvalidRequest
 from headway.service.estimate import EngineTask, ModelEstimate, estimate_model
 from headway.service.events import Amounts
-from headway.service.frameworks import TRANSFORMERS_GENERATOR, is_elsewhere, run_of
-from headway.service.infer_loading import connect_infer, find_source, infer_load_message
+from headway.service.frameworks import is_elsewhere, run_of
+from headway.service.infer_loading import connect_infer, find_source, infer_load_message, spare_kind
 from headway.service.remote.base import make_remote
 from headway.text.chat_template import ChatTemplate, make_chat_template
 from headway.text.reasoning import choose_reasoning
@@ -34,6 +34,7 @@ from headway.worker.infer_process import start_infer_process
 from headway.worker.process import start_process
 from headway.worker.prompt import ModelText
 from headway.worker.resident import ClientSettings, ResidentClient
+from headway.worker.spares import Spares
 
 if TYPE_CHECKING:
     from headway.checkpoint.checkpoint import Checkpoint
@@ -56,6 +57,11 @@ class OpenedModel:
 
 class Loader(Protocol):
     """How a model gets from its config to a running worker."""
+
+    @property
+    def spares(self) -> Spares | None:
+        """Processes that wait without a model, which connect() takes; None: it never takes any."""
+        ...
 
     async def resolve(self, model: ModelConfig) -> Path:
         """Where its files are, downloaded if need be. Raises HeadwayError."""
@@ -83,6 +89,7 @@ class ProcessLoader:
 
     def __init__(self, checkpoint: CheckpointConfig, opened: "Mapping[str, Checkpoint] | None" = None) -> None:
         """`opened`: what is open already, by the model's source: the first load neither looks for it nor opens it."""
+        self.spares: Spares = Spares()
         self._checkpoint = checkpoint
         self._opened = dict(opened or {})
 
@@ -100,9 +107,10 @@ class ProcessLoader:
 
     async def open(self, model: ModelConfig, path: Path) -> OpenedModel:
         """In a thread: a big vocabulary takes a tenth of a second."""
-        if not run_of(model).speaks_tokens:
+        framework = run_of(model)
+        if not framework.speaks_tokens:
             return OpenedModel(text=None, created=int(time.time()))
-        if run_of(model) is TRANSFORMERS_GENERATOR:
+        if framework.kind == "engine" and not framework.reads_weights:
             return await asyncio.to_thread(open_text_alone, model, path)
         return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
@@ -116,13 +124,13 @@ class ProcessLoader:
         if framework.kind in ("remote", "ensemble"):
             return await make_remote(framework, model, name, settings)
         if framework.kind == "infer":
-            return await connect_infer(model, name, settings)
+            return await connect_infer(model, name, settings, self.spares)
         client = make_worker_client(name, settings)
         if framework.kind == "tokens":
             python = None if model.interpreter is None else find_interpreter(model.interpreter)
             client.attach(await start_infer_process(name, client, python))
         else:
-            client.attach(await start_process(name, client))
+            client.attach(await start_process(name, client, spare=self.spares.take(spare_kind(model))))
         return client
 
     def load_message(self, model: ModelConfig, path: Path) -> wire.Load:
@@ -134,7 +142,7 @@ class ProcessLoader:
             return infer_load_message(model, path)
         if framework.kind in ("remote", "ensemble"):
             return wire.Load(predictor=framework.predictor, source=str(path), options=dict(model.options))
-        if framework is TRANSFORMERS_GENERATOR:
+        if not framework.reads_weights:
             own = {name: getattr(model.engine, name) for name in _SHARED_OPTIONS}
             return wire.Load(predictor=framework.predictor, source=str(path), options={**own, **model.options})
         is_default = model.predictor == LANGUAGE_MODEL
@@ -145,7 +153,7 @@ class ProcessLoader:
 def _estimate(model: ModelConfig, path: Path, budget: Amounts) -> ModelEstimate:
     from headway.checkpoint.checkpoint import is_encoder
 
-    is_ours = model.framework == "headway" and model.predictor in (LANGUAGE_MODEL, ENCODER)
+    is_ours = run_of(model).reads_weights and model.predictor in (LANGUAGE_MODEL, ENCODER)
     task: EngineTask | None = None
     if is_ours:
         task = "encode" if model.predictor == ENCODER or is_encoder(path) else "generate"

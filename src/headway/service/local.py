@@ -22,6 +22,7 @@ from headway.service.remote.base import as_text_client
 from headway.service.residents import Residents
 from headway.service.roster import Roster
 from headway.service.served_model import ServedModel
+from headway.service.standing_lease import StandingLease, StandingLeases
 from headway.worker.client import WorkerClient
 from headway.worker.prompt import prepare_request, tokenize_prompt
 from headway.worker.trace import make_trace
@@ -66,6 +67,9 @@ class LocalService:
             clock=self._clock,
         )
         self.roster.attach(self._residents)
+        self.standing_leases = StandingLeases(self._residents, self._clock)
+        self.roster.on_change = self.standing_leases.stop
+        self._residents.pool.on_posted = self.standing_leases.follow_pool
         self._keeps_first = keeps_first
         self._is_started = False
 
@@ -133,6 +137,12 @@ class LocalService:
         return await self._ask(
             request.model, lambda model: infer(self._residents, model, request, self._clock, self.infer)
         )
+
+    def standing_lease(self, name: str) -> StandingLease | None:
+        """What requests for this name hold on the native way; None: they have none now. Raises ModelNotFound."""
+        model = self._find(name)
+        is_kept = model.config.residency.idle_timeout_s != 0
+        return self.standing_leases.of(model) if is_kept and run_of(model.config).kind == "infer" else None
 
     async def signature(self, model: str) -> Mapping[str, Any]:
         """See the protocol."""
@@ -212,6 +222,7 @@ class LocalService:
         for index, model in enumerate(self.roster.models):
             if model.config.residency.is_pinned or (self._keeps_first and index == 0):
                 self._residents.pool.post(Keep(model.id))
+        self._residents.look_at_spares()
 
     async def drain(self, timeout_s: float) -> None:
         """Takes nothing new; waits for what runs, then ends it with ShuttingDown."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from headway.service.pool import Pool
 from headway.service.pool_state import Residency
 from headway.service.served_model import ServedModel
+from headway.worker.spares import Spares
 
 GAUGES = ("num_running", "num_waiting", "client_open_requests")
 """Of a worker: 0 where there is none."""
@@ -27,8 +28,8 @@ def model_stats(model: ServedModel, residency: Residency, devices: Sequence[str]
     }
 
 
-def pool_stats(pool: Pool, devices: Sequence[str]) -> dict[str, float]:
-    """Of all models together."""
+def pool_stats(pool: Pool, devices: Sequence[str], spares: Spares | None = None) -> dict[str, float]:
+    """Of all models together, and of processes that wait for one."""
     state, charged = pool.state, pool.charged
     statuses = [residency.status for residency in state.models.values()]
     return {
@@ -37,6 +38,8 @@ def pool_stats(pool: Pool, devices: Sequence[str]) -> dict[str, float]:
         "models": float(len(statuses)),
         "residents": float(statuses.count("ready")),
         "loading_models": float(statuses.count("loading")),
+        "waiting_spares": 0.0 if spares is None else float(spares.num_waiting),
+        "spare_bytes": 0.0 if spares is None else float(spares.num_bytes(0)),
         "worker_starts_total": float(state.num_starts),
         "worker_restarts_total": float(state.num_restarts),
         "worker_failures_total": float(state.num_failures),

@@ -35,6 +35,7 @@ from headway.service.events import (
     WorkerReady,
 )
 from headway.service.frameworks import run_of
+from headway.service.infer_loading import spare_kind
 from headway.service.lease import Lease
 from headway.service.lives import LifeSettings, Lives
 from headway.service.loader import Loader, OpenedModel
@@ -43,7 +44,9 @@ from headway.service.pool import Pool
 from headway.service.pool_state import Residency
 from headway.service.resident_stats import model_stats, pool_stats
 from headway.service.served_model import ServedModel
+from headway.service.spare_keeper import SpareKeeper
 from headway.worker.prompt import ModelText
+from headway.worker.spares import SpareKind
 from headway.worker.stream import StreamLimits
 
 logger = logging.getLogger(__name__)
@@ -97,6 +100,10 @@ class Residents:
                 tell=self._tell_pool,
             )
         )
+        self.keeper: SpareKeeper | None = None
+        """None: nothing is started ahead."""
+        if loader.spares is not None:
+            self.keeper = SpareKeeper(loader.spares, self._spare_kind, self.pool, pool, clock)
         self._clock = clock
         self._devices = [name for name in self.budget if name != MODELS]
         self._tickets = itertools.count(1)
@@ -111,6 +118,7 @@ class Residents:
         """One more, cold. Its id is unlike any other's in `models`."""
         self.models[model.id] = model
         self.pool.post(AddModel(model.id, model.facts))
+        self.look_at_spares()
 
     def remove(self, model: ServedModel) -> None:
         """Serves it no more: it ends with its last lease. Until then it is in `models`."""
@@ -142,11 +150,9 @@ class Residents:
 
         Raises ModelNotReady, QueueFull, OutOfMemory, ModelNotFound, ShuttingDown, or why it can not be loaded.
         """
-        generation = self.pool.try_grant(model.id, is_use=is_use)
-        if generation is not None:
-            lease = self._make_lease(model, generation, is_use)
-            if lease is not None:
-                return lease
+        lease = self.try_lease(model, is_use=is_use)
+        if lease is not None:
+            return lease
         want = Want(next(self._tickets), model.id, is_use)
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._waiting[want.ticket] = want, future
@@ -155,6 +161,11 @@ class Residents:
             return future.result() if future.done() else await self._wait(want, future, model, deadline)
         finally:
             del self._waiting[want.ticket]
+
+    def try_lease(self, model: ServedModel, *, is_use: bool = True) -> Lease | None:
+        """At once; None: it would have to wait, or there is none to be had."""
+        generation = self.pool.try_grant(model.id, is_use=is_use)
+        return None if generation is None else self._make_lease(model, generation, is_use)
 
     async def _wait(
         self, want: Want, future: "asyncio.Future[Lease]", model: ServedModel, deadline: float | None
@@ -220,8 +231,15 @@ class Residents:
         await asyncio.wait({waiting})
         timer.cancel()
 
+    def look_at_spares(self) -> None:
+        """Something is over, or began: another process may be started ahead, in the next idle moment."""
+        if self.keeper is not None:
+            self.keeper.look()
+
     async def close(self) -> None:
         """Ends every worker, and what is on its way to be one; returns when they are gone."""
+        if self.keeper is not None:
+            self.keeper.close()
         tasks = [task for model in self.models.values() for task in (model.life, model.opening) if task is not None]
         for task in tasks:
             _cancel_once(task)
@@ -249,7 +267,7 @@ class Residents:
 
     def pool_stats(self) -> dict[str, float]:
         """Of all models together."""
-        return pool_stats(self.pool, self._devices)
+        return pool_stats(self.pool, self._devices, None if self.keeper is None else self.keeper.spares)
 
     async def watch(self, model: ServedModel) -> AsyncIterator[None]:
         """Once now, and then at each change of its load: what happened meanwhile is told once. Never ends."""
@@ -269,6 +287,8 @@ class Residents:
         self._lives.begin_estimate(self.models[effect.model], effect)
 
     def start(self, effect: Start) -> None:
+        if self.keeper is not None:
+            self.keeper.start_model()
         self._lives.begin_worker(self.models[effect.model], effect)
 
     def stop(self, effect: Stop) -> None:
@@ -298,6 +318,7 @@ class Residents:
         model = self.models.pop(effect.model)
         self.memory.forget(model)
         model.tell_watchers()
+        self.look_at_spares()
 
     # within
 
@@ -315,13 +336,16 @@ class Residents:
             return None
         self._num_leased += 1
         self._unused.clear()
+        if self.keeper is not None:
+            self.keeper.busy()
         return Lease(model, model.client, functools.partial(self._end_lease, model, generation, is_use))
 
     def _end_lease(self, model: ServedModel, generation: int, is_use: bool, has_served: bool) -> None:
         self._num_leased -= 1
+        self.pool.post(LeaseEnded(model.id, generation, has_served, is_use))
         if not self._num_leased:
             self._unused.set()
-        self.pool.post(LeaseEnded(model.id, generation, has_served, is_use))
+            self.look_at_spares()
         if not self.residency(model).num_leases:
             self.memory.look(model, generation)
 
@@ -329,9 +353,14 @@ class Residents:
         self.pool.post(event)
         if isinstance(event, WorkerReady) and event.model in self.models:
             self.memory.look(self.models[event.model], event.generation)
+        self.look_at_spares()
+
+    def _spare_kind(self, model: str) -> SpareKind | None:
+        return spare_kind(self.models[model].config) if model in self.models else None
 
     def _tell_measured(self, model: ServedModel, event: Measured) -> None:
         self.pool.post(event)
+        self.look_at_spares()
         self.on_measured(model, sum(event.amounts.values()), sum(model.phases.values()))
 
 

@@ -35,6 +35,8 @@ _POLL_S = 0.002
 class ScriptedLoader:
     """Workers that play scripts, by the model's source (service/loader.Loader)."""
 
+    spares = None
+
     def __init__(self, scripts: Mapping[str, Script], *, is_in_process: bool = True) -> None:
         self.scripts = dict(scripts)
         """May be changed between starts."""

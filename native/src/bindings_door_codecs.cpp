@@ -16,6 +16,8 @@
 #include "door/infer_answer.h"
 #include "door/infer_request.h"
 #include "door/outputs_message.h"
+#include "door/predict_answer.h"
+#include "door/predict_request.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -95,6 +97,26 @@ nb::object infer_answer(const std::string& name, const std::string& version, con
     return nb::make_tuple(bytes_of(answer.body), json_length);
 }
 
+nb::object read_predict(const Signature& signature, const nb::bytes& body, bool takes_images,
+                        const std::string& request_id) {
+    InferFields fields;
+    const auto inputs = takes_images ? door::PredictInputs::images : door::PredictInputs::values;
+    if (!door::read_predict(view_of(body), signature, inputs, fields)) return nb::none();
+    return told_message(fields, request_id);
+}
+
+nb::object find_model_id(const nb::bytes& body) {
+    std::string model_id;
+    return door::find_model_id(view_of(body), model_id) ? nb::object(nb::str(model_id.data(), model_id.size())) : nb::none();
+}
+
+nb::object predict_answer(const std::string& name, const std::string& version, const nb::bytes& message) {
+    door::OutputsMessage outputs;
+    std::string body;
+    if (!outputs.read(view_of(message)) || !door::make_predict_answer({name, version}, outputs, body)) return nb::none();
+    return bytes_of(body);
+}
+
 }  // namespace
 
 void bind_door_codecs(nb::module_& module) {
@@ -117,7 +139,10 @@ void bind_door_codecs(nb::module_& module) {
         .def_static("read_head", &read_head, "data"_a)
         .def_static("header_names", &header_names)
         .def_static("read_infer", &read_infer, "signature"_a, "body"_a, "json_length"_a.none(), "request_id"_a)
-        .def_static("infer_answer", &infer_answer, "name"_a, "version"_a, "wish"_a, "message"_a, "has_plus"_a);
+        .def_static("infer_answer", &infer_answer, "name"_a, "version"_a, "wish"_a, "message"_a, "has_plus"_a)
+        .def_static("read_predict", &read_predict, "signature"_a, "body"_a, "takes_images"_a, "request_id"_a)
+        .def_static("find_model_id", &find_model_id, "body"_a)
+        .def_static("predict_answer", &predict_answer, "name"_a, "version"_a, "message"_a);
 }
 
 }  // namespace headway

@@ -83,4 +83,11 @@ inline void append_msgpack_head(Container container, size_t size, std::string& o
     }
 }
 
+// A container's head in place of the one byte at `begin`, which was left for it while its values were not counted.
+inline void set_msgpack_head(Container container, size_t begin, size_t count, std::string& out) {
+    std::string head;
+    append_msgpack_head(container, count, head);
+    out.replace(begin, 1, head);
+}
+
 }  // namespace headway

@@ -8,15 +8,6 @@
 namespace headway::door {
 namespace {
 
-void append_shape(std::span<const uint64_t> shape, std::string& out) {
-    out += '[';
-    for (size_t i = 0; i < shape.size(); ++i) {
-        if (i > 0) out += ',';
-        append_uint(shape[i], out);
-    }
-    out += ']';
-}
-
 class Writer {
 public:
     Writer(const OutputsMessage& outputs, ExponentSign sign, InferAnswer& answer)
@@ -75,7 +66,7 @@ private:
             return true;
         }
         out_ += ",\"data\":";
-        if (!append_flat_text(tensor.datatype, shape, tensor.data, Numbers::array, sign_, out_)) return false;
+        if (!append_flat_text(tensor.datatype, shape, tensor.data, {Numbers::array, sign_}, out_)) return false;
         out_ += '}';
         return true;
     }

@@ -1,41 +1,14 @@
 #include "door/infer_request.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <utility>
 
-#include "door/json_reader.h"
+#include "door/json_steps.h"
 #include "door/json_tensor.h"
 #include "msgpack_writer.h"
 
 namespace headway::door {
 namespace {
-
-// Calls `read` for each key, with the reader behind its colon.
-template <typename Read>
-bool read_object(JsonReader& reader, const Read& read) {
-    bool has_more = true;
-    if (!reader.take('{')) return false;
-    for (bool is_first = true;; is_first = false) {
-        std::string_view key;
-        if (!reader.next('}', is_first, has_more)) return false;
-        if (!has_more) return true;
-        if (!reader.plain_string(key) || !reader.take(':') || !read(key)) return false;
-    }
-}
-
-// Calls `read` for each element.
-template <typename Read>
-bool read_list(JsonReader& reader, const Read& read) {
-    bool has_more = true;
-    if (!reader.take('[')) return false;
-    for (bool is_first = true;; is_first = false) {
-        if (!reader.next(']', is_first, has_more)) return false;
-        if (!has_more) return true;
-        if (!read()) return false;
-    }
-}
 
 // Parameters of which one alone is known. `read` is called for its value.
 template <typename Read>
@@ -48,12 +21,7 @@ bool read_parameter(JsonReader& reader, std::string_view known, const Read& read
     });
 }
 
-constexpr uint64_t kMaxSize = uint64_t{1} << 48;  // of an axis, and of bytes
-
-bool read_shape(JsonReader& reader, std::array<uint64_t, kMaxAxes>& sizes, size_t& num_axes) {
-    num_axes = 0;
-    return read_list(reader, [&] { return num_axes < kMaxAxes && reader.size(kMaxSize, sizes[num_axes++]); });
-}
+constexpr uint64_t kMaxBytes = uint64_t{1} << 48;
 
 class Body {
 public:
@@ -71,14 +39,12 @@ private:
     // Of one input, as far as it was read.
     struct Input {
         std::string_view name, datatype, data;
-        std::array<uint64_t, kMaxAxes> sizes;
-        size_t num_axes = 0;
+        Shape shape;
         bool has_name = false, has_datatype = false, has_shape = false, has_data = false, has_parameters = false;
         bool is_appended = false;
         std::optional<uint64_t> num_bytes;  // behind the JSON
 
         bool has_head() const { return has_name && has_datatype && has_shape; }
-        std::span<const uint64_t> shape() const { return {sizes.data(), num_axes}; }
     };
 
     bool read_field(std::string_view key) {
@@ -88,8 +54,6 @@ private:
         if (key != "parameters" || !claim(has_parameters_)) return false;
         return read_parameter(reader_, "binary_data_output", [this] { return reader_.boolean(wish_.is_binary); });
     }
-
-    static bool claim(bool& has_come) { return !std::exchange(has_come, true); }
 
     bool read_text(std::string& out) {
         std::string_view text;
@@ -106,9 +70,7 @@ private:
         size_t count = 0;
         out += '\0';
         if (!read_list(reader_, [&] { return ++count <= Signature::kMaxInputs && read_input(); }) || count == 0) return false;
-        std::string real;
-        append_msgpack_head(Container::array, count, real);
-        out.replace(head, 1, real);
+        set_msgpack_head(Container::array, head, count, out);
         ++fields_.count;
         return true;
     }
@@ -126,29 +88,25 @@ private:
     bool read_input_field(std::string_view key, Input& input) {
         if (key == "name") return claim(input.has_name) && reader_.plain_string(input.name);
         if (key == "datatype") return claim(input.has_datatype) && reader_.plain_string(input.datatype);
-        if (key == "shape") return claim(input.has_shape) && read_shape(reader_, input.sizes, input.num_axes);
+        if (key == "shape") return claim(input.has_shape) && read_shape(reader_, input.shape);
         if (key == "data") return claim(input.has_data) && read_data(input);
         if (key != "parameters" || !claim(input.has_parameters)) return false;
-        return read_parameter(reader_, "binary_data_size", [&] { return reader_.size(kMaxSize, input.num_bytes.emplace()); });
+        return read_parameter(reader_, "binary_data_size", [&] { return reader_.size(kMaxBytes, input.num_bytes.emplace()); });
     }
 
     // Made into bytes at once where all is known that it takes, else later.
     bool read_data(Input& input) {
         if (input.has_head()) return input.is_appended = append_data(reader_, input);
-        reader_.peek();
-        const size_t begin = reader_.place();
-        if (!reader_.skip()) return false;
-        input.data = reader_.since(begin);
-        return true;
+        return read_view(reader_, input.data);
     }
 
     bool append_data(JsonReader& data, const Input& input) {
         const TensorSpec* spec = append_head(input);
         if (spec == nullptr) return false;
-        const size_t begin = fields_.msgpack.size();
-        if (!append_json_tensor(data, spec->datatype, input.shape(), fields_.msgpack)) return false;
-        fields_.num_bytes += num_binary_bytes(begin);
-        return true;
+        const std::optional<uint64_t> size =
+            append_json_tensor(data, spec->datatype, input.shape.sizes(), fields_.msgpack);
+        fields_.num_bytes += size.value_or(0);
+        return size.has_value();
     }
 
     bool append_blob(const Input& input) {
@@ -157,7 +115,7 @@ private:
         if (spec == nullptr || size > blobs_.size()) return false;
         const std::string_view data = blobs_.substr(0, size);
         blobs_.remove_prefix(size);
-        const std::optional<uint64_t> count = num_elements(input.shape());
+        const std::optional<uint64_t> count = num_elements(input.shape.sizes());
         if (!count || !holds(spec->datatype, data, *count)) return false;
         append_msgpack_binary_head(size, fields_.msgpack);
         fields_.msgpack += data;
@@ -178,15 +136,9 @@ private:
         const std::optional<Datatype> datatype = find_datatype(input.datatype);
         if (!index || !datatype || !came_.add(*index)) return nullptr;
         const TensorSpec& spec = signature_.inputs[*index];
-        if (!spec.fits(*datatype, input.shape()) || !num_elements(input.shape())) return nullptr;
-        append_tensor_head(spec, input.shape(), fields_.msgpack);
+        if (!spec.fits(*datatype, input.shape.sizes()) || !num_elements(input.shape.sizes())) return nullptr;
+        append_tensor_head(spec, input.shape.sizes(), fields_.msgpack);
         return &spec;
-    }
-
-    // Of msgpack's binary that begins at `begin` and ends the message.
-    uint64_t num_binary_bytes(size_t begin) const {
-        const size_t size = fields_.msgpack.size() - begin;
-        return size - (size <= 2 + 0xFF ? 2 : size <= 3 + 0xFFFF ? 3 : 5);
     }
 
     bool read_output() {

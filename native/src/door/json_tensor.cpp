@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "door/json_steps.h"
 #include "door/number_text.h"
 #include "msgpack_writer.h"
 
@@ -62,7 +63,7 @@ bool read_axes(JsonReader& reader, std::span<const uint64_t> sizes, const Take& 
 
 // The list in either form; of a shape without elements an empty one is flat.
 template <typename Take>
-bool read_list(JsonReader& reader, std::span<const uint64_t> shape, uint64_t count, const Take& take) {
+bool read_either(JsonReader& reader, std::span<const uint64_t> shape, uint64_t count, const Take& take) {
     JsonReader ahead(reader.rest());
     if (!ahead.take('[')) return false;
     const bool is_nested = shape.size() > 1 && ahead.peek() == '[';
@@ -73,27 +74,30 @@ enum class Form { list, scalar };
 
 template <typename Take>
 bool read_elements(JsonReader& reader, Form form, std::span<const uint64_t> shape, uint64_t count, const Take& take) {
-    if (form == Form::list) return read_list(reader, shape, count, take);
+    if (form == Form::list) return read_either(reader, shape, count, take);
     return count == 1 && take(reader);
 }
 
+using NumBytes = std::optional<uint64_t>;
+
 template <typename T>
-bool append_numbers(JsonReader& reader, Form form, std::span<const uint64_t> shape, uint64_t count, std::string& out) {
-    if (count > reader.rest().size()) return false;  // each has a character at least
+NumBytes append_numbers(JsonReader& reader, Form form, std::span<const uint64_t> shape, uint64_t count, std::string& out) {
+    if (count > reader.rest().size()) return std::nullopt;  // each has a character at least
     append_msgpack_binary_head(count * sizeof(T), out);
     const size_t begin = out.size();
     out.resize(begin + count * sizeof(T));
     char* to = out.data() + begin;
-    return read_elements(reader, form, shape, count, [&to](JsonReader& from) {
+    const bool is_right = read_elements(reader, form, shape, count, [&to](JsonReader& from) {
         T value{};
         if (!read_element(from, value)) return false;
         std::memcpy(to, &value, sizeof value);
         to += sizeof value;
         return true;
     });
+    return is_right ? NumBytes(count * sizeof(T)) : std::nullopt;
 }
 
-bool append_texts(JsonReader& reader, Form form, std::span<const uint64_t> shape, uint64_t count, std::string& out) {
+NumBytes append_texts(JsonReader& reader, Form form, std::span<const uint64_t> shape, uint64_t count, std::string& out) {
     std::string packed;
     const bool is_right = read_elements(reader, form, shape, count, [&packed](JsonReader& from) {
         std::string_view text;
@@ -105,12 +109,13 @@ bool append_texts(JsonReader& reader, Form form, std::span<const uint64_t> shape
     });
     append_msgpack_binary_head(packed.size(), out);
     out += packed;
-    return is_right;
+    return is_right ? NumBytes(packed.size()) : std::nullopt;
 }
 
-bool append_elements(JsonReader& reader, Form form, Datatype datatype, std::span<const uint64_t> shape, std::string& out) {
+NumBytes append_elements(JsonReader& reader, Form form, Datatype datatype, std::span<const uint64_t> shape,
+                         std::string& out) {
     const std::optional<uint64_t> elements = num_elements(shape);
-    if (!elements || shape.size() > kMaxAxes) return false;
+    if (!elements || shape.size() > kMaxAxes) return std::nullopt;
     const uint64_t count = *elements;
     switch (datatype) {
         case Datatype::boolean: return append_numbers<bool>(reader, form, shape, count, out);
@@ -123,21 +128,29 @@ bool append_elements(JsonReader& reader, Form form, Datatype datatype, std::span
         case Datatype::int32: return append_numbers<int32_t>(reader, form, shape, count, out);
         case Datatype::int64: return append_numbers<int64_t>(reader, form, shape, count, out);
         case Datatype::fp16: return append_numbers<Half>(reader, form, shape, count, out);
-        case Datatype::bf16: return false;
+        case Datatype::bf16: return std::nullopt;
         case Datatype::fp32: return append_numbers<float>(reader, form, shape, count, out);
         case Datatype::fp64: return append_numbers<double>(reader, form, shape, count, out);
         case Datatype::bytes: return append_texts(reader, form, shape, count, out);
     }
-    return false;
+    return std::nullopt;
 }
 
 }  // namespace
 
-bool append_json_tensor(JsonReader& reader, Datatype datatype, std::span<const uint64_t> shape, std::string& out) {
+bool read_shape(JsonReader& reader, Shape& shape) {
+    constexpr uint64_t most = uint64_t{1} << 48;
+    return read_list(reader, [&] {
+        uint64_t size = 0;
+        return reader.size(most, size) && shape.add(size);
+    });
+}
+
+NumBytes append_json_tensor(JsonReader& reader, Datatype datatype, std::span<const uint64_t> shape, std::string& out) {
     return append_elements(reader, Form::list, datatype, shape, out);
 }
 
-bool append_json_scalar(JsonReader& reader, Datatype datatype, std::span<const uint64_t> shape, std::string& out) {
+NumBytes append_json_scalar(JsonReader& reader, Datatype datatype, std::span<const uint64_t> shape, std::string& out) {
     return append_elements(reader, Form::scalar, datatype, shape, out);
 }
 

@@ -1,6 +1,7 @@
 // What a model takes and gives (headway_wire.Signature), and whether tensors fit it, as worker/infer_check has it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -25,6 +26,22 @@ size_t item_bytes(Datatype datatype);
 std::optional<uint64_t> num_elements(std::span<const uint64_t> shape);
 
 constexpr size_t kMaxAxes = 32;
+
+// Of a request's tensor.
+class Shape {
+public:
+    // False: these are too many.
+    bool add(uint64_t size) {
+        if (num_axes_ == kMaxAxes) return false;
+        sizes_[num_axes_++] = size;
+        return true;
+    }
+    std::span<const uint64_t> sizes() const { return {sizes_.data(), num_axes_}; }
+
+private:
+    std::array<uint64_t, kMaxAxes> sizes_;
+    size_t num_axes_ = 0;
+};
 
 struct TensorSpec {
     std::string name;

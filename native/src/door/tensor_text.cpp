@@ -13,15 +13,10 @@ namespace {
 
 constexpr uint64_t kMaxEmptyLists = 4096;  // what tells more of them is left to Python, which has a limit for it
 
-struct Style {
-    Numbers numbers;
-    ExponentSign sign;
-};
-
 // Takes the elements of a tensor one by one.
 class Elements {
 public:
-    Elements(std::string_view data, Style style) : at_(data.data()), style_(style) {}
+    Elements(std::string_view data, NumberStyle style) : at_(data.data()), style_(style) {}
 
     // False: JSON has no word for the next.
     bool append(Datatype datatype, std::string& out) {
@@ -75,7 +70,7 @@ private:
     }
 
     const char* at_;
-    Style style_;
+    NumberStyle style_;
 };
 
 bool append_row(Elements& elements, Datatype datatype, uint64_t count, std::string& out) {
@@ -121,18 +116,27 @@ uint64_t num_empty_lists(std::span<const uint64_t> shape) {
 
 }  // namespace
 
-bool append_flat_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data, Numbers numbers,
-                      ExponentSign sign, std::string& out) {
+void append_shape(std::span<const uint64_t> shape, std::string& out) {
+    out += '[';
+    for (size_t i = 0; i < shape.size(); ++i) {
+        if (i > 0) out += ',';
+        append_uint(shape[i], out);
+    }
+    out += ']';
+}
+
+bool append_flat_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data, NumberStyle style,
+                      std::string& out) {
     const std::optional<Datatype> known = check_tensor(datatype, shape, data);
-    Elements elements(data, {numbers, sign});
+    Elements elements(data, style);
     return known && *known != Datatype::bf16 && append_row(elements, *known, *num_elements(shape), out);
 }
 
-bool append_nested_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data, Numbers numbers,
-                        ExponentSign sign, std::string& out) {
+bool append_nested_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data,
+                        NumberStyle style, std::string& out) {
     const std::optional<Datatype> known = check_tensor(datatype, shape, data);
     if (!known || *known == Datatype::bf16) return false;
-    Elements elements(data, {numbers, sign});
+    Elements elements(data, style);
     if (shape.empty()) return elements.append(*known, out);
     if (*num_elements(shape) == 0 && num_empty_lists(shape) > kMaxEmptyLists) return false;
     return append_axes(elements, *known, shape, out);

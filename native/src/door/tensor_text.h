@@ -16,12 +16,19 @@ enum class Numbers {
     python,  // msgspec's of Python's floats: the same number as a double
 };
 
+struct NumberStyle {
+    Numbers numbers;
+    ExponentSign sign;
+};
+
+void append_shape(std::span<const uint64_t> shape, std::string& out);
+
 // Appends the elements as one flat list. False: JSON has no words for one, or bytes and shape do not agree; what was
 // appended means nothing then.
-bool append_flat_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data, Numbers numbers,
-                      ExponentSign sign, std::string& out);
+bool append_flat_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data, NumberStyle style,
+                      std::string& out);
 // The same in lists nested as the shape is; of no axes the one element.
-bool append_nested_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data, Numbers numbers,
-                        ExponentSign sign, std::string& out);
+bool append_nested_text(std::string_view datatype, std::span<const uint64_t> shape, std::string_view data,
+                        NumberStyle style, std::string& out);
 
 }  // namespace headway::door

@@ -1,0 +1,15 @@
+// The answer to POST /predict of a worker's Outputs, as server/basic/predict makes it.
+#pragma once
+
+#include <string>
+
+#include "door/infer_answer.h"
+#include "door/outputs_message.h"
+
+namespace headway::door {
+
+// The body, which is JSON, is written anew. False: there is an error, or JSON has no words for an output; then it is Python
+// that answers. `model`: its id and version as they are told.
+bool make_predict_answer(const ModelNames& model, const OutputsMessage& outputs, std::string& body);
+
+}  // namespace headway::door

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 
 from headway.config import InferConfig, Preset
 from headway.core.catalog import CatalogEntry
-from headway.core.catalog_book import Book
+from headway.core.catalog_book import Book, RefusedVersion
 from headway.database.catalog import DatabaseCatalog
 from headway.database.connection import open_engine, shown
 from headway.errors import CatalogUnavailable, InvalidConfig, InvalidRequest
@@ -63,6 +63,11 @@ def test_what_is_read_is_what_was_written_through_all_kinds_of_changes(url: str)
         lambda book: book.put(replace(small, description="changed", measured_bytes=3)),
         lambda book: book.roll_back("org/name"),
         lambda book: book.measured("small", 11, 0.5),
+        lambda book: book.add(CatalogEntry(id="watched", source="/x", is_watched=True)),
+        lambda book: book.refuse("watched", RefusedVersion("b" * 12, "2", "broken: ü")),
+        lambda book: book.refuse("watched", RefusedVersion("a" * 12, "3", "")),
+        lambda book: book.refuse("watched", RefusedVersion("b" * 12, "2", "")),
+        lambda book: book.remove("watched"),
         lambda book: book.remove("org/name@1.0"),
         lambda book: book.remove("org/name"),
     ]

@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 import headway
 from headway.core.catalog import CatalogEntry
+from headway.core.catalog_book import RefusedVersion
+from headway.database import catalog as catalog_module
 from headway.database import migrate as migrate_module
 from headway.database import schema
 from headway.database.catalog import DatabaseCatalog
 from headway.database.connection import open_engine
 from headway.database.migrate import migrate
 from headway.errors import InvalidConfig
+
+NEWEST = "0002"
 
 
 def revision_of(url: str) -> str | None:
@@ -45,12 +50,12 @@ def test_a_newer_catalog_is_refused_with_both_versions(url: str) -> None:
     store.change(lambda book: book.add(CatalogEntry(id="m")))
     with open_engine(url).begin() as connection:
         connection.execute(sa.text("UPDATE catalog_state SET written_by = '9.8.7'"))
-    set_revision(url, "0999")
+    set_revision(url, "1999")
     with pytest.raises(InvalidConfig) as error:
         DatabaseCatalog(url)
-    for word in ("0999", "9.8.7", headway.__version__, "0001"):
+    for word in ("1999", "9.8.7", headway.__version__, NEWEST):
         assert word in error.value.message
-    assert revision_of(url) == "0999"
+    assert revision_of(url) == "1999"
 
 
 def test_processes_that_begin_at_a_time_migrate_once(url: str) -> None:
@@ -63,6 +68,35 @@ def test_processes_that_begin_at_a_time_migrate_once(url: str) -> None:
     assert DatabaseCatalog(url).num_changes() == 0
 
 
+def write_first_schema(url: str) -> None:
+    """A catalog as the first program left it: a watched entry, and another with a history."""
+    with open_engine(url).begin() as connection:
+        config = migrate_module._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        columns = list(schema.entries.c)
+        for id_, version, is_watched in (("watched", "", True), ("m", "1", False), ("m", "2", False)):
+            entry = CatalogEntry(id=id_, version=version, source="/models/x", is_watched=is_watched)
+            row = catalog_module._to_row(entry)
+            connection.execute(sa.insert(schema.entries).values({column.name: row[column.name] for column in columns}))
+        for id_, version in (("watched", ""), ("m", "1"), ("m", "2")):
+            connection.execute(sa.insert(schema.default_versions).values(id=id_, version=version))
+
+
+def test_a_catalog_of_the_first_schema_keeps_all_it_has(url: str, tmp_path: Path) -> None:
+    write_first_schema(url)
+    store = DatabaseCatalog(url)
+    assert revision_of(url) == NEWEST
+    book, num_changes = store.read()
+    assert (num_changes, list(book.entries), book.defaults["m"]) == (0, ["m@1", "m@2", "watched"], ("1", "2"))
+    refused = RefusedVersion("abc", "3", "")
+    store.change(lambda book: book.refuse("watched", refused))
+    assert DatabaseCatalog(url).read()[0].refused == {"watched": (refused,)}
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(tmp_path / "data" / "catalog.db.0001.bak")) as copy:
+            assert copy.execute("SELECT count(*) FROM catalog_entries").fetchall() == [(3,)]
+
+
 @pytest.fixture
 def two_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program with one migration more than this one; the folder of its migrations."""
@@ -70,8 +104,8 @@ def two_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "versions").mkdir(parents=True)
     for path in migrate_module._FOLDER.rglob("*.py"):
         (folder / path.relative_to(migrate_module._FOLDER)).write_text(path.read_text())
-    (folder / "versions" / "v0002_more.py").write_text(
-        "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0002'\ndown_revision = '0001'\n"
+    (folder / "versions" / "v0999_more.py").write_text(
+        f"import sqlalchemy as sa\nfrom alembic import op\nrevision = '0999'\ndown_revision = '{NEWEST}'\n"
         "def upgrade():\n    op.add_column('catalog_entries', sa.Column('more', sa.Text))\n"
     )
     monkeypatch.setattr(migrate_module, "_FOLDER", folder)
@@ -85,9 +119,9 @@ def test_a_migration_copies_a_sqlite_file_first(tmp_path: Path, request: pytest.
     request.getfixturevalue("two_schemas")
     assert not list(tmp_path.glob("*.bak"))
     migrate(open_engine(url))
-    assert revision_of(url) == "0002"
-    with closing(sqlite3.connect(tmp_path / "catalog.db.0001.bak")) as copy:
-        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+    assert revision_of(url) == "0999"
+    with closing(sqlite3.connect(tmp_path / f"catalog.db.{NEWEST}.bak")) as copy:
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [(NEWEST,)]
         assert copy.execute("SELECT id FROM catalog_entries").fetchall() == [("kept",)]
     assert not list(tmp_path.glob("*.part"))
 
@@ -95,11 +129,11 @@ def test_a_migration_copies_a_sqlite_file_first(tmp_path: Path, request: pytest.
 def test_a_migration_that_fails_in_its_middle_leaves_what_there_was(url: str, request: pytest.FixtureRequest) -> None:
     DatabaseCatalog(url).change(lambda book: book.add(CatalogEntry(id="kept")))
     folder = request.getfixturevalue("two_schemas")
-    with (folder / "versions" / "v0002_more.py").open("a") as file:
+    with (folder / "versions" / "v0999_more.py").open("a") as file:
         file.write("    op.execute('INSERT INTO nothing VALUES (1)')\n")
     with pytest.raises(InvalidConfig, match="can not be"):
         migrate(open_engine(url))
-    assert revision_of(url) == "0001"
+    assert revision_of(url) == NEWEST
     with open_engine(url).begin() as connection:
         columns = {column["name"] for column in sa.inspect(connection).get_columns("catalog_entries")}
     assert "more" not in columns
@@ -111,10 +145,10 @@ def test_a_copy_that_can_not_be_made_stops_the_migration(
     url = f"sqlite:///{tmp_path}/catalog.db"
     DatabaseCatalog(url)
     request.getfixturevalue("two_schemas")
-    (tmp_path / "catalog.db.0001.bak").mkdir()
+    (tmp_path / f"catalog.db.{NEWEST}.bak").mkdir()
     with pytest.raises(InvalidConfig, match="could not be copied"):
         migrate(open_engine(url))
-    assert revision_of(url) == "0001"
+    assert revision_of(url) == NEWEST
 
 
 def test_serving_a_named_model_needs_no_database() -> None:

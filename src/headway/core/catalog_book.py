@@ -1,4 +1,5 @@
-"""Book: the whole catalog as a value: entries, and which version each id means, now and before. A change makes another.
+"""Book: the whole catalog as a value: entries, which version each id means, now and before, and what is not to be taken
+from watched sources. A change makes another.
 
 A store (in memory, or database/) keeps one, and applies a change to what it reads within one transaction.
 """
@@ -13,6 +14,19 @@ from headway.errors import InvalidRequest, ModelNotFound
 
 MAX_HISTORY = 20
 """Earlier defaults that are remembered, of each id."""
+MAX_REFUSED = 50
+"""Refused versions that are remembered, of each watched id."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedVersion:
+    """A version in a watched source that is not to be taken (again), until its files change."""
+
+    stamp: str
+    """Of its files (service/watched_source)."""
+    version: str
+    error: str
+    """Why it could not be loaded; "": somebody rolled back from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +37,18 @@ class Book:
     """By CatalogEntry.key, in the order in which they came; is_default is as `defaults` has it."""
     defaults: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Of each id the versions that it meant, in order; the last one is meant now."""
+    refused: Mapping[str, tuple[RefusedVersion, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """Of each watched id, in order."""
 
     @classmethod
-    def of(cls, entries: Iterable[CatalogEntry], defaults: Mapping[str, tuple[str, ...]]) -> "Book":
+    def of(
+        cls,
+        entries: Iterable[CatalogEntry],
+        defaults: Mapping[str, tuple[str, ...]],
+        refused: Mapping[str, tuple[RefusedVersion, ...]] = MappingProxyType({}),
+    ) -> "Book":
         """As a store has kept it: `defaults` decides, not the entries' own is_default."""
-        return cls({entry.key: entry for entry in entries}, defaults)._settled()
+        return cls({entry.key: entry for entry in entries}, defaults, refused)._settled()
 
     def find(self, name: str) -> CatalogEntry:
         """By id@version, or the version that an id means. Raises ModelNotFound that names what is near."""
@@ -56,7 +77,10 @@ class Book:
         before = self.entries.get(entry.key)
         if before is not None and before.source == entry.source and entry.measured_bytes is None:
             entry = replace(entry, measured_bytes=before.measured_bytes, measured_load_s=before.measured_load_s)
-        book = Book({**self.entries, entry.key: entry}, self.defaults)
+        refused = self.refused
+        if before is not None and before.source != entry.source:
+            refused = {id_: found for id_, found in refused.items() if id_ != entry.id}
+        book = replace(self, entries={**self.entries, entry.key: entry}, refused=refused)
         is_first = not self.versions(entry.id)
         if is_first or (entry.is_default and book.defaults[entry.id][-1] != entry.version):
             book = book._with_default(entry.id, entry.version)
@@ -68,7 +92,7 @@ class Book:
         if not gone:
             self.find(name)
         entries = {key: entry for key, entry in self.entries.items() if key not in gone}
-        return Book(entries, self.defaults)._settled()
+        return replace(self, entries=entries)._settled()
 
     def set_default(self, id_: str, version: str) -> "Book":
         """The id means this version from now on. Raises ModelNotFound; InvalidRequest for names that another has."""
@@ -90,7 +114,14 @@ class Book:
                 f"{id_} has meant no other version before {history[-1] or '(none)'}: there is nothing to go back to",
                 param="id",
             )
-        return Book(self.entries, {**self.defaults, id_: history[: earlier[-1] + 1]})._settled().check()
+        return replace(self, defaults={**self.defaults, id_: history[: earlier[-1] + 1]})._settled().check()
+
+    def refuse(self, id_: str, refused: RefusedVersion) -> "Book":
+        """With a version that is not to be taken; of an id that is not watched (any more): unchanged."""
+        if not any(entry.is_watched for entry in self.versions(id_)):
+            return self
+        others = tuple(each for each in self.refused.get(id_, ()) if each.stamp != refused.stamp)
+        return replace(self, refused={**self.refused, id_: (*others, refused)[-MAX_REFUSED:]})
 
     def measured(self, key: str, num_bytes: int, load_s: float) -> "Book":
         """With what the last load of an entry took; one that is not there any more: unchanged."""
@@ -98,7 +129,7 @@ class Book:
         if entry is None:
             return self
         changed = replace(entry, measured_bytes=num_bytes, measured_load_s=load_s)
-        return Book({**self.entries, key: changed}, self.defaults)
+        return replace(self, entries={**self.entries, key: changed})
 
     def check(self) -> "Book":
         """Itself. Raises InvalidRequest for a name that two models have."""
@@ -119,10 +150,11 @@ class Book:
 
     def _with_default(self, id_: str, version: str) -> "Book":
         history = (*self.defaults.get(id_, ()), version)[-MAX_HISTORY:]
-        return Book(self.entries, {**self.defaults, id_: history})
+        return replace(self, defaults={**self.defaults, id_: history})
 
     def _settled(self) -> "Book":
-        """With a default for each id, of the versions that are there, and is_default as it says."""
+        """With a default for each id, of the versions that are there, is_default as it says, and nothing refused of ids
+        that are not watched."""
         versions: dict[str, list[str]] = {}
         for entry in self.entries.values():
             versions.setdefault(entry.id, []).append(entry.version)
@@ -136,4 +168,5 @@ class Book:
             else replace(entry, is_default=not entry.is_default)
             for key, entry in self.entries.items()
         }
-        return Book(entries, defaults)
+        watched = {entry.id for entry in entries.values() if entry.is_watched}
+        return Book(entries, defaults, {id_: found for id_, found in self.refused.items() if id_ in watched})

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 import headway
 from headway.config import InferConfig, Preset
 from headway.core.catalog import CatalogEntry
-from headway.core.catalog_book import Book
+from headway.core.catalog_book import Book, RefusedVersion
 from headway.database import schema
 from headway.database.connection import open_engine, reading, shown
 from headway.database.migrate import migrate
@@ -90,7 +90,16 @@ def _read_book(connection: sa.Connection, *, is_locked: bool = False) -> Book:
     table = schema.default_versions
     for id_, version in connection.execute(sa.select(table.c.id, table.c.version).order_by(table.c.number)):
         defaults[id_] = (*defaults.get(id_, ()), version)
-    return Book.of(entries, defaults)
+    return Book.of(entries, defaults, _read_refused(connection))
+
+
+def _read_refused(connection: sa.Connection) -> dict[str, tuple[RefusedVersion, ...]]:
+    table = schema.refused_versions
+    columns = table.c.id, table.c.stamp, table.c.version, table.c.error
+    refused: dict[str, tuple[RefusedVersion, ...]] = {}
+    for id_, *values in connection.execute(sa.select(*columns).order_by(table.c.number)):
+        refused[id_] = (*refused.get(id_, ()), RefusedVersion(*values))
+    return refused
 
 
 def _num_changes(connection: sa.Connection) -> int:
@@ -118,6 +127,20 @@ def _write(connection: sa.Connection, before: Book, after: Book) -> None:
             connection.execute(sa.delete(table).where(table.c.id == id_))
             for version in history:
                 connection.execute(sa.insert(table).values(id=id_, version=version))
+    _write_refused(connection, before, after)
+
+
+def _write_refused(connection: sa.Connection, before: Book, after: Book) -> None:
+    table = schema.refused_versions
+    for id_ in before.refused.keys() | after.refused.keys():
+        kept = after.refused.get(id_, ())
+        if kept == before.refused.get(id_, ()):
+            continue
+        connection.execute(sa.delete(table).where(table.c.id == id_))
+        entry_version = next((entry.version for entry in after.versions(id_) if entry.is_watched), "")
+        for refused in kept:
+            row = {"id": id_, "entry_version": entry_version, **asdict(refused)}
+            connection.execute(sa.insert(table).values(row))
 
 
 def _is(entry: CatalogEntry) -> tuple[sa.ColumnElement[bool], ...]:

@@ -2,6 +2,7 @@
 
 catalog_entries   a row a version of a model; the columns are CatalogEntry's fields
 default_versions  which versions each id meant, in order: the last row counts, those before it are the way back
+refused_versions  what is not to be taken from watched sources; goes with its entry
 catalog_state     one row: a counter that each change raises, which servers look at, and the program that wrote last
 """
 
@@ -48,6 +49,20 @@ default_versions = sa.Table(
     sa.Column("id", sa.String(200), nullable=False, index=True),
     sa.Column("version", sa.String(100), nullable=False),
     sa.ForeignKeyConstraint(["id", "version"], ["catalog_entries.id", "catalog_entries.version"], ondelete="CASCADE"),
+)
+
+refused_versions = sa.Table(
+    "refused_versions",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String(200), nullable=False, index=True),
+    sa.Column("entry_version", sa.String(100), nullable=False),
+    sa.Column("stamp", sa.String(64), nullable=False),
+    sa.Column("version", sa.String(200), nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["id", "entry_version"], ["catalog_entries.id", "catalog_entries.version"], ondelete="CASCADE"
+    ),
 )
 
 state = sa.Table(

@@ -6,30 +6,35 @@
     residency changed  the running model has them from now on
     the rest changed   another model of the same names takes its place (roster.swap)
 
-Entries whose source is watched are served by catalog_watch. What a load took is written back.
+Entries whose source is watched are served by catalog_watch; which of their versions are refused is written, for the
+next start. What a load took is written back.
 """
 
 import asyncio
+import functools
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.core.catalog import CatalogEntry
-from headway.core.catalog_book import Book
+from headway.core.catalog_book import Book, RefusedVersion
 from headway.errors import HeadwayError, InvalidRequest
 from headway.service.catalog_form import entry_out, read_entry
 from headway.service.catalog_options import runs_alike, to_config
 from headway.service.catalog_store import CatalogStore
-from headway.service.catalog_watch import WatchedModel
+from headway.service.catalog_watch import LOOK_TIMEOUT_S, WatchedModel
 from headway.service.local import LocalService
 from headway.service.served_model import ServedModel
-from headway.service.watched_source import check_watchable
+from headway.service.watched_source import Found, check_watchable, find_versions, is_remote
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 2.0
 """How often changes of others, and watched sources, are looked for."""
+REMOTE_POLLS = 15
+"""Every so many of these looks object stores are looked at too: each look is a request that is paid for."""
 _WORTH_WRITING = 0.02
 """A measurement that differs by less from the last one is not written."""
 
@@ -72,8 +77,7 @@ class Catalog:
 
     async def start(self) -> None:
         """Serves what there is, and looks for changes from now on. Raises CatalogUnavailable, InvalidConfig."""
-        book, num_changes = await asyncio.to_thread(self._store.read)
-        self._apply(book, num_changes)
+        await self._serve(*await asyncio.to_thread(self._store.read))
         self._polling = asyncio.create_task(self._poll())
 
     async def aclose(self) -> None:
@@ -146,14 +150,19 @@ class Catalog:
         found = self._served.get(f"{id_}@{version}") or self._served.get(id_)
         return None if found is None else found.entry
 
-    async def look(self) -> None:
-        """Looks, once and now, for changes of others and in watched sources."""
-        async with self._lock:
-            if await asyncio.to_thread(self._store.num_changes) != self._num_changes:
-                self._apply(*await asyncio.to_thread(self._store.read))
-        for served in list(self._served.values()):
-            if served.watched is not None:
-                await served.watched.look()
+    async def look(self, *, is_remote_too: bool = True) -> None:
+        """Looks, once and now, for changes of others and in watched sources; in object stores too, unless told not to.
+
+        Raises CatalogUnavailable, InvalidConfig; what is watched was looked at then too.
+        """
+        try:
+            async with self._lock:
+                if await asyncio.to_thread(self._store.num_changes) != self._num_changes:
+                    await self._serve(*await asyncio.to_thread(self._store.read))
+        finally:
+            watched = [served.watched for served in self._served.values() if served.watched is not None]
+            due = [each for each in watched if is_remote_too or not is_remote(each.entry.source)]
+            await asyncio.gather(*(each.look() for each in due))
 
     async def settled(self) -> None:
         """Returns when no watched source is about to be swapped, and what was measured is written."""
@@ -169,8 +178,7 @@ class Catalog:
             return after
 
         async with self._lock:
-            book, num_changes = await asyncio.to_thread(self._store.change, checked)
-            self._apply(book, num_changes)
+            await self._serve(*await asyncio.to_thread(self._store.change, checked))
 
     def _check_free(self, book: Book) -> None:
         """Raises InvalidRequest for a name of what is served beside the catalog."""
@@ -186,8 +194,21 @@ class Catalog:
                     param="id",
                 )
 
-    def _apply(self, book: Book, num_changes: int) -> None:
-        """Serves this book. Raises InvalidConfig for a name of what is served beside it; then nothing has changed."""
+    async def _serve(self, book: Book, num_changes: int) -> None:
+        """Serves this book, after a look at the sources that are watched from now on. With the lock. Raises as
+        _apply()."""
+        found: dict[str, list[Found]] = {}
+        for key, entry in book.entries.items():
+            before = self._served.get(key)
+            if entry.is_watched and (before is None or not _is_served_alike(before.entry, entry)):
+                found[key] = await _find(entry)
+        self._apply(book, num_changes, found)
+
+    def _apply(self, book: Book, num_changes: int, found: Mapping[str, list[Found]]) -> None:
+        """Serves this book. Raises InvalidConfig for a name of what is served beside it; then nothing has changed.
+
+        `found`: what is in the sources of those that are watched from now on, by their keys.
+        """
         before, roster = self._served, self._service.roster
         after: dict[str, _Served] = {}
         new: list[_Served] = []
@@ -198,7 +219,7 @@ class Catalog:
                 changes.append((there.model, entry))
                 after[key] = there
             else:
-                after[key] = self._make(entry)
+                after[key] = self._make(entry, found.get(key, ()), book.refused.get(entry.id, ()))
                 new.append(after[key])
         gone = [served.model for key, served in before.items() if after.get(key) is not served]
         configs = {id(model): self._config_of(model, entry) for model, entry in changes}
@@ -207,18 +228,25 @@ class Catalog:
             after[key].entry = entry
             if (watched := after[key].watched) is not None:
                 watched.entry = entry
+                watched.note(book.refused.get(entry.id, ()))
         for key, served in before.items():
             if served.watched is not None and after.get(key) is not served:
                 served.watched.close()
         self._served, self._book, self._num_changes = after, book, num_changes
 
-    def _make(self, entry: CatalogEntry) -> _Served:
+    def _make(self, entry: CatalogEntry, there: Sequence[Found], refused: Iterable[RefusedVersion]) -> _Served:
         if not entry.is_watched:
             return _Served(entry, self._service.roster.draft(to_config(entry)))
-        watched = WatchedModel(entry, self._service.roster)
+        keep = functools.partial(self._keep_refused, entry.id)
+        watched = WatchedModel(entry, self._service.roster, keep, there=there, refused=refused)
         served = _Served(entry, watched.model, watched)
         watched.on_swapped = lambda model: setattr(served, "model", model)
         return served
+
+    async def _keep_refused(self, id_: str, refused: RefusedVersion) -> None:
+        """Raises CatalogUnavailable."""
+        async with self._lock:
+            await self._serve(*await asyncio.to_thread(self._store.change, lambda book: book.refuse(id_, refused)))
 
     def _config_of(self, model: ServedModel, entry: CatalogEntry) -> Any:
         """A watched model keeps the source and version that were found."""
@@ -229,10 +257,10 @@ class Catalog:
 
     async def _poll(self) -> None:
         """Outlives what fails: a database that is away, a name that two have; told once, until it works again."""
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(self._poll_s)
             try:
-                await self.look()
+                await self.look(is_remote_too=number % REMOTE_POLLS == 0)
                 self._told = ""
             except HeadwayError as error:
                 self._tell(error.message)
@@ -286,6 +314,15 @@ def check_servable(entry: CatalogEntry) -> None:
                 f"{entry.key} is watched, and so its versions are what is found in its source: leave version out",
                 param="version",
             )
+
+
+async def _find(entry: CatalogEntry) -> list[Found]:
+    """What is in a watched source; empty where nobody can tell in time: a later look will."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(find_versions, entry.source), LOOK_TIMEOUT_S)
+    except (HeadwayError, TimeoutError) as error:
+        logger.error("%s: its source can not be looked at: %s", entry.id, error or "it takes too long")
+        return []
 
 
 def _is_served_alike(one: CatalogEntry, other: CatalogEntry) -> bool:

@@ -21,6 +21,7 @@ void test_attention();
 void test_products();
 void test_workers();
 void test_stream();
+void test_door();
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

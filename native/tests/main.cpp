@@ -29,6 +29,7 @@ int main() {
     headway_tests::test_products();
     headway_tests::test_workers();
     headway_tests::test_stream();
+    headway_tests::test_door();
     std::printf("%d failures on", headway_tests::failures);
     for (const headway::ExecKernels* table : headway_tests::exec_tables()) std::printf(" %s", table->name);
     std::printf("\n");

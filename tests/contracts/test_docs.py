@@ -57,7 +57,7 @@ def families() -> dict[str, tuple[str, set[str]]]:
     """Sample names without their suffixes, as Prometheus shows them, with kinds and labels."""
     numbers = {"block_size": 16.0, "num_blocks": 4.0, "stops_idle_total": 1.0, "load_read_seconds_total": 1.0}
     numbers |= {"infer_instances": 1.0, "upstream_state": 0.0}
-    pool = {"limit_bytes_cpu": 2.0, "charged_bytes_cpu": 1.0}
+    pool = {"limit_bytes_cpu": 2.0, "charged_bytes_cpu": 1.0, "over_limit_bytes_cpu": 0.0}
     stats: ModelStats = {"models": {"m": numbers}, "pool": {"pool": pool}}
     metrics = Metrics(lambda: stats)
     meter = RequestMeter(metrics, "m", 1, 0.0)

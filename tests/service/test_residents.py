@@ -33,6 +33,7 @@ from headway.errors import (
 )
 from headway.observe.memory_use import process_tree_bytes
 from headway.service.estimate import ModelEstimate
+from headway.service.events import CPU, Measured
 from headway.service.loader import ProcessLoader
 from headway.service.local import LocalService
 from headway.testing.fake_clock import FakeClock
@@ -277,6 +278,49 @@ class TestPool:
     def test_limits_that_can_not_be_are_refused(self) -> None:
         with pytest.raises(InvalidConfig, match="memory_limit"):
             ScriptedService(pool=PoolConfig(memory_limit=1 << 60))
+
+
+class TestGrowth:
+    """Beyond what there may be: told once, and shown as long as it is so."""
+
+    async def grow(self, service: LocalService, name: str, num_bytes: int) -> None:
+        residents = service._residents
+        model = residents.models[name]
+        event = Measured(name, residents.residency(model).generation, {CPU: num_bytes})
+        residents._tell_measured(model, event)
+
+    async def test_a_lone_resident_over_the_limit_stays_and_is_told_of(
+        self, make: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        service = await make(ScriptedService(models=scripts("ab"), pool=PoolConfig(memory_limit=100 * MIB)))
+        await service.until_ready()
+        await self.grow(service, "a", 150 * MIB)
+        await self.grow(service, "a", 151 * MIB)
+        (line,) = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+        assert "take 150.0 MiB of cpu, over --memory-limit 100.0 MiB" in line
+        assert "a 150.0 MiB" in line
+        assert service.card("a").over_limit_bytes == 51 * MIB
+        assert service.card("b").over_limit_bytes == 0
+        assert service.stats()["pool"]["pool"]["over_limit_bytes_cpu"] == 51 * MIB
+        await self.grow(service, "a", 90 * MIB)
+        assert service.card("a").over_limit_bytes == 0
+        assert service.stats()["pool"]["pool"]["over_limit_bytes_cpu"] == 0
+        await self.grow(service, "a", 150 * MIB)
+        assert len([it for it in caplog.records if it.levelname == "WARNING"]) == 2
+
+    async def test_two_that_are_too_large_together_are_told_of_while_none_can_go(
+        self, make: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pinned = {"a": PINNED, "b": PINNED}
+        limit = PoolConfig(memory_limit=200 * MIB)
+        service = await make(ScriptedService(models=scripts("ab"), pool=limit, residency=pinned))
+        await until(lambda: service.stats()["pool"]["pool"]["residents"] == 2)
+        await self.grow(service, "a", 120 * MIB)
+        await self.grow(service, "b", 110 * MIB)
+        (line,) = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+        assert "230.0 MiB of cpu" in line
+        assert "a 120.0 MiB, b 110.0 MiB" in line
+        assert [service.card(name).over_limit_bytes for name in "ab"] == [0, 0]
 
 
 class LateClient:

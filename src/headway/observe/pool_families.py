@@ -17,8 +17,16 @@ _POOL_GAUGES: Mapping[str, tuple[str, str]] = {
     "models": ("headway_models", "Models that may be asked for."),
     "residents": ("headway_models_resident", "Models that are loaded."),
     "loading_models": ("headway_models_loading", "Models that are being loaded."),
-    "waiting_spares": ("headway_spare_processes", "Processes that wait, their framework imported, for a model to load."),
+    "waiting_spares": (
+        "headway_spare_processes",
+        "Processes that wait, their framework imported, for a model to load.",
+    ),
     "spare_bytes": ("headway_spare_bytes", "Memory that these take."),
+}
+_DEVICE_GAUGES: Mapping[str, str] = {
+    "limit": "What all models may take together.",
+    "charged": "What they are charged with.",
+    "over_limit": "What of that is over the limit: models that have grown and can not be unloaded for it.",
 }
 
 
@@ -54,7 +62,7 @@ def pool_families(pool: Numbers) -> Iterable[Metric]:
     """Of all models together, and of each device."""
     for key, (name, text) in _POOL_GAUGES.items():
         yield GaugeMetricFamily(name, text, value=pool.get(key, 0.0))
-    for what, text in (("limit", "What all models may take together."), ("charged", "What they are charged with.")):
+    for what, text in _DEVICE_GAUGES.items():
         family = GaugeMetricFamily(f"headway_memory_{what}_bytes", text, labels=("device",))
         prefix = f"{what}_bytes_"
         for key, value in pool.items():

@@ -272,6 +272,7 @@ class LocalService:
             kind=meaning.kind if meaning.kind in ("alias", "preset") else "model",
             model=model_id(config),
             num_bytes=self._residents.num_bytes(model),
+            over_limit_bytes=self._residents.over_limit_bytes(model),
             num_leases=residency.num_leases,
             is_pinned=config.residency.is_pinned,
             retry_at_s=max(0.0, residency.retry_at - self._clock.now()) if residency.status == "failed" else None,

@@ -44,6 +44,8 @@ class ModelCard:
     """The id of the model; of a model itself too."""
     num_bytes: int | None = None
     """What it is charged with: measured while it is resident, else expected; None: not known yet."""
+    over_limit_bytes: int = 0
+    """Of it alone, over the limit of the device where that is most: it stays, for it would come back no smaller."""
     num_leases: int = 0
     is_pinned: bool = False
     update_error: HeadwayError | None = None

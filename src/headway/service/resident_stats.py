@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from headway.service.pool import Pool
-from headway.service.pool_state import Residency
+from headway.service.pool_state import Residency, total
 from headway.service.served_model import ServedModel
 from headway.worker.spares import Spares
 
@@ -30,7 +30,7 @@ def model_stats(model: ServedModel, residency: Residency, devices: Sequence[str]
 
 def pool_stats(pool: Pool, devices: Sequence[str], spares: Spares | None = None) -> dict[str, float]:
     """Of all models together, and of processes that wait for one."""
-    state, charged = pool.state, pool.charged
+    state, charged, over = pool.state, pool.charged, over_limit(pool)
     statuses = [residency.status for residency in state.models.values()]
     return {
         "waiting_requests": float(len(state.waiting)),
@@ -45,7 +45,15 @@ def pool_stats(pool: Pool, devices: Sequence[str], spares: Spares | None = None)
         "worker_failures_total": float(state.num_failures),
         **{f"limit_bytes_{device}": float(pool.rules.budget[device]) for device in devices},
         **{f"charged_bytes_{device}": float(charged.get(device, 0)) for device in devices},
+        **{f"over_limit_bytes_{device}": float(over.get(device, 0)) for device in devices},
     }
+
+
+def over_limit(pool: Pool) -> dict[str, int]:
+    """By resource: what residents are charged with over the budget, those left out that are on their way out. Grown
+    ones are evicted for it, but those that are used, pinned or alone stay."""
+    staying = total(each.charged for each in pool.state.models.values() if not each.comes_free)
+    return {name: staying[name] - limit for name, limit in pool.rules.budget.items() if staying.get(name, 0) > limit}
 
 
 def add_totals(stats: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:

@@ -13,8 +13,10 @@ from headway.observe.clock import Clock
 from headway.observe.gpus import Gpus, find_gpus
 from headway.observe.machine import usable_cores
 from headway.observe.server_timing import TIMING
+from headway.observe.sizes import size_text
 from headway.service.budget import make_budget
 from headway.service.events import (
+    CPU,
     MODELS,
     AddModel,
     Amounts,
@@ -42,7 +44,7 @@ from headway.service.loader import Loader, OpenedModel
 from headway.service.memory_watch import MemoryWatch
 from headway.service.pool import Pool
 from headway.service.pool_state import Residency
-from headway.service.resident_stats import model_stats, pool_stats
+from headway.service.resident_stats import model_stats, over_limit, pool_stats
 from headway.service.served_model import ServedModel
 from headway.service.spare_keeper import SpareKeeper
 from headway.worker.prompt import ModelText
@@ -109,6 +111,8 @@ class Residents:
         self._tickets = itertools.count(1)
         self._waiting: dict[int, tuple[Want, asyncio.Future[Lease]]] = {}
         self._num_leased = 0
+        self._over_limit: frozenset[str] = frozenset()
+        """Resources of which residents take too much, which was told."""
         self._unused = asyncio.Event()
         self._unused.set()
         self.on_measured: Callable[[ServedModel, int, float], None] = lambda model, num_bytes, load_s: None
@@ -261,6 +265,11 @@ class Residents:
             return model.config.residency.expected_bytes
         return sum(residency.need.amounts.values()) + residency.need.more_bytes
 
+    def over_limit_bytes(self, model: ServedModel) -> int:
+        """What it alone is charged with over the limit of a device."""
+        charged = self.residency(model).charged
+        return max([0, *(charged.get(device, 0) - self.budget[device] for device in self._devices)])
+
     def stats(self, model: ServedModel) -> dict[str, float]:
         """Its numbers: see resident_stats."""
         return model_stats(model, self.residency(model), self._devices)
@@ -355,12 +364,31 @@ class Residents:
             self.memory.look(self.models[event.model], event.generation)
         self.look_at_spares()
 
+    def _warn_of_growth(self) -> None:
+        """Once, until it is over: nothing can be done about models that are used, pinned, or alone."""
+        over = over_limit(self.pool)
+        for device in sorted(over.keys() - self._over_limit):
+            staying = [(each.charged.get(device, 0), name) for name, each in self.pool.state.models.items()]
+            told = ", ".join(f"{name} {size_text(size)}" for size, name in sorted(staying, reverse=True) if size)
+            flag = "--memory-limit" if device == CPU else "--gpu-memory-limit"
+            logger.warning(
+                "models were measured to take %s of %s, over %s %s, and can not be unloaded now: %s. Others are loaded"
+                " once they have left; raise the limit, or give these less",
+                size_text(self.budget[device] + over[device]),
+                device,
+                flag,
+                size_text(self.budget[device]),
+                told,
+            )
+        self._over_limit = frozenset(over)
+
     def _spare_kind(self, model: str) -> SpareKind | None:
         return spare_kind(self.models[model].config) if model in self.models else None
 
     def _tell_measured(self, model: ServedModel, event: Measured) -> None:
         self.pool.post(event)
         self.look_at_spares()
+        self._warn_of_growth()
         self.on_measured(model, sum(event.amounts.values()), sum(model.phases.values()))
 
 

@@ -33,6 +33,7 @@ def describe(card: ModelCard) -> dict[str, Any]:
         "root": card.root,
         "description": card.description,
         "memory_bytes": card.num_bytes,
+        "over_limit_bytes": card.over_limit_bytes,
         "leases": card.num_leases,
         "is_pinned": card.is_pinned,
         "phases": [{"phase": phase, "seconds": seconds} for phase, seconds in card.phases],

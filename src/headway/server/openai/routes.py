@@ -118,6 +118,7 @@ def _model_out(card: ModelCard) -> ModelOut:
         version=card.version or UNSET,
         description=card.description or UNSET,
         memory_bytes=card.num_bytes,
+        over_limit_bytes=card.over_limit_bytes or UNSET,
         is_pinned=card.is_pinned,
         error=UNSET if card.error is None else card.error.message,
         retry_after_s=UNSET if card.retry_at_s is None else round(card.retry_at_s, 3),

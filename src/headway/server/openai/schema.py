@@ -327,6 +327,8 @@ class ModelOut(msgspec.Struct, frozen=True):
     description: str | UnsetType = UNSET
     memory_bytes: int | None = None
     """Measured while it is resident, else expected."""
+    over_limit_bytes: int | UnsetType = UNSET
+    """Of that, what is over the limit: no other model is loaded until this one leaves."""
     is_pinned: bool = False
     error: str | UnsetType = UNSET
     """Why it failed last."""

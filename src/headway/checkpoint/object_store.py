@@ -24,6 +24,10 @@ _STAMPS = ("ETag", "etag", "LastModified", "mtime", "updated", "created")
 _MAX_FILES = 20_000
 _PIECE_BYTES = 16 << 20
 _MAX_REASON_LENGTH = 500
+_CHANGED = "{} was changed while it was fetched: load it again"
+_KEY_HINT = (
+    "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3), or GOOGLE_APPLICATION_CREDENTIALS (gs), of this process"
+)
 
 
 def is_object_store(scheme: str) -> bool:
@@ -103,7 +107,10 @@ def _told(url: str) -> Iterator[None]:
             "to list and to read"
         ) from error
     except Exception as error:  # each library has errors of its own
-        raise DownloadFailed(f"{shown} could not be fetched: {_reason(error)}") from error
+        if type(error).__name__ == "FileExpired":  # s3fs: the object is another one by now
+            raise DownloadFailed(_CHANGED.format(shown)) from error
+        hint = _KEY_HINT if "Credential" in type(error).__name__ else ""
+        raise DownloadFailed(f"{shown} could not be fetched: {_reason(error)}{hint}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -150,7 +157,7 @@ class _Filling:
             for name in self._found:
                 self._copy(name, part / _inside(name, root, shown))
             if _find(self._store, self._path, self._url) != self._found:
-                raise DownloadFailed(f"{shown} was changed while it was fetched: load it again")
+                raise DownloadFailed(_CHANGED.format(shown))
         except BaseException:
             clear_parts(self._folder)
             raise

@@ -73,7 +73,7 @@ from tokenizers import Tokenizer
 start = time.perf_counter()
 settings = onnxruntime.SessionOptions()
 settings.intra_op_num_threads = int(sys.argv[4])
-settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+settings.add_session_config_entry("session.force_spinning_stop", "1")
 session = onnxruntime.InferenceSession(sys.argv[1], settings)
 tokenizer = Tokenizer.from_file(sys.argv[3])
 tokenizer.no_padding()
@@ -214,7 +214,7 @@ def onnx_encoder(source: Path, scratch: Path) -> tuple[Callable[[], Any], Path]:
     onnx.save(model, str(scratch / "minilm.onnx"))
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = usable_cores()
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    settings.add_session_config_entry("session.force_spinning_stop", "1")  # as the server's session has it
     session = onnxruntime.InferenceSession(str(scratch / "minilm.onnx"), settings)
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
     tokenizer.no_padding()

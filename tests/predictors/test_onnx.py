@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -224,3 +225,16 @@ def test_optimisation_and_session_entries_reach_onnx_runtime(tmp_path: Path) -> 
         predictor.close()
     with pytest.raises(wire.PredictorError, match="can not load"):
         load(add_model(tmp_path), session={"session.load_model_format": "ORT"})
+
+
+@pytest.mark.parametrize(("told", "spins"), [({}, "1"), ({"session": {"session.intra_op.allow_spinning": "0"}}, "0")])
+def test_threads_spin_within_a_run_alone_unless_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], spins: str
+) -> None:
+    made, make = [], onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime, "InferenceSession", lambda path, settings, **more: made.append(settings) or make(path, settings)
+    )
+    load(add_model(tmp_path), **told)
+    entries = ("session.intra_op.allow_spinning", "session.force_spinning_stop")
+    assert [made[0].get_session_config_entry(name) for name in entries] == [spins, "1"]

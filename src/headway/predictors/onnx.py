@@ -46,6 +46,10 @@ _DATATYPES: Mapping[str, str] = {
 _PROBABILITIES = ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
+SESSION: Mapping[str, str] = {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"}
+"""Threads wait actively for the next operator of a run, which sleeping ones would be late for, and sleep between runs,
+when others need the cores."""
+
 
 class OnnxOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Of a model of the framework onnx."""
@@ -61,7 +65,7 @@ class OnnxOptions(msgspec.Struct, frozen=True, kw_only=True):
     optimization: Literal["all", "extended", "basic", "none"] = "all"
     """Of the graph, as it is loaded."""
     session: dict[str, str] = {}
-    """Entries of ONNX Runtime's session configuration. Threads do not spin unless it is told here."""
+    """Entries of ONNX Runtime's session configuration, over those of SESSION."""
     image: ImageOptions | None = None
     """How images become the input."""
     text: TextOptions | None = None
@@ -202,7 +206,7 @@ def _open_session(path: Path, wanted: OnnxOptions) -> Any:
     settings.log_severity_level = 3
     kind = "ORT_DISABLE_ALL" if wanted.optimization == "none" else f"ORT_ENABLE_{wanted.optimization.upper()}"
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, kind)
-    for name, value in ({"session.intra_op.allow_spinning": "0"} | wanted.session).items():
+    for name, value in {**SESSION, **wanted.session}.items():
         settings.add_session_config_entry(name, value)
     providers = _choose_providers(wanted.providers, ort.get_available_providers())
     try:

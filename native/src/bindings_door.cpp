@@ -31,6 +31,7 @@ namespace {
 
 using door::Codec;
 using door::Connection;
+using door::Counts;
 using door::Door;
 using door::Entry;
 using door::FrameWriter;
@@ -119,20 +120,26 @@ void bind_entry(nb::module_& module) {
                                                       sign);
         },
         nb::kw_only(), "inputs"_a, "outputs"_a, "name"_a, "version"_a, "has_plus"_a);
+    nb::class_<Counts>(module, "DoorCounts", "What was answered natively.")
+        .def(
+            "__init__",
+            [](Counts* self, std::string handler, std::shared_ptr<HistogramCounts> http_seconds,
+               std::shared_ptr<HistogramCounts> infer_seconds) {
+                new (self) Counts{std::move(handler), std::move(http_seconds), std::move(infer_seconds)};
+            },
+            "handler"_a, "http_seconds"_a, "infer_seconds"_a)
+        .def("take", [](Counts& self) {
+            return std::tuple(std::exchange(self.num_answered, 0), std::exchange(self.seconds, 0.0), self.last_unix_ms);
+        });
     nb::class_<Entry>(module, "DoorEntry", "What all requests of a path share.")
         .def(
             "__init__",
-            [](Entry* self, std::string handler, std::shared_ptr<Model> model, std::shared_ptr<Codec> codec,
-               std::shared_ptr<HistogramCounts> http_seconds, std::shared_ptr<HistogramCounts> infer_seconds,
+            [](Entry* self, std::shared_ptr<Counts> counts, std::shared_ptr<Model> model, std::shared_ptr<Codec> codec,
                std::optional<double> timeout_s) {
-                new (self) Entry{std::move(handler), std::move(model), std::move(codec), std::move(http_seconds),
-                                 std::move(infer_seconds), timeout_s.value_or(std::numeric_limits<double>::infinity())};
+                new (self) Entry{std::move(counts), std::move(model), std::move(codec),
+                                 timeout_s.value_or(std::numeric_limits<double>::infinity())};
             },
-            nb::kw_only(), "handler"_a, "model"_a, "codec"_a, "http_seconds"_a, "infer_seconds"_a, "timeout_s"_a.none())
-        .def_ro("handler", &Entry::handler)
-        .def("take_counts", [](Entry& self) {
-            return std::tuple(std::exchange(self.num_answered, 0), std::exchange(self.seconds, 0.0), self.last_unix_ms);
-        });
+            nb::kw_only(), "counts"_a, "model"_a, "codec"_a, "timeout_s"_a.none());
 }
 
 }  // namespace
@@ -158,11 +165,12 @@ void bind_door(nb::module_& module) {
              [](Door& self) {
                  nb::list told;
                  for (door::Record& record : self.take_records()) {
-                     told.append(nb::make_tuple(record.entry->handler, record.request_id, record.seconds));
+                     told.append(nb::make_tuple(record.counts->handler, record.request_id, record.seconds));
                  }
                  return told;
              })
-        .def("expire", &Door::expire, "now_s"_a, "limit_s"_a);
+        .def(
+            "expire", [](Door& self, double limit_s) { return self.expire(door::monotonic_s(), limit_s); }, "limit_s"_a);
     nb::class_<Connection>(module, "DoorConnection", "A client's connection, as the native way sees it.")
         .def(nb::new_([](std::shared_ptr<Door> door, std::shared_ptr<Outlet> outlet, nb::object protocol) {
                  return std::make_shared<Connection>(std::move(door), std::move(outlet), std::move(protocol));
@@ -180,7 +188,7 @@ void bind_door(nb::module_& module) {
             const std::shared_ptr<Entry> entry = self.entry();
             const auto left = self.lose();
             if (!left) return nb::none();
-            return nb::make_tuple(entry, left->second, left->first);
+            return nb::make_tuple(entry->counts, left->second, left->first);
         });
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -348,7 +349,7 @@ class FrameWriter:
         """The connection is lost: what waits is dropped, and what comes."""
 
 class PlainModel:
-    """What is open at a model that takes tensors: counts and limits shared by worker/infer_client and the native way."""
+    """What is open at a model that takes tensors: what worker/infer_client and the native way share."""
 
     num_at_work: int
     num_waiting: int
@@ -424,23 +425,24 @@ def infer_codec(
     """Of POST /v2/models/MODEL/infer. `inputs`: name, datatype, shape, whether it may be left out. `has_plus`: orjson
     writes 1e+16. Raises ValueError for a signature that is not read natively."""
 
+class DoorCounts:
+    """What was answered natively, of a route and a model."""
+
+    def __init__(self, handler: str, http_seconds: HistogramCounts, infer_seconds: HistogramCounts) -> None: ...
+    def take(self) -> tuple[int, float, int]:
+        """How many since the last call, their seconds, and the last one's Unix milliseconds."""
+
 class DoorEntry:
     """What all requests of a path share."""
 
     def __init__(
         self,
         *,
-        handler: str,
+        counts: DoorCounts,
         model: PlainModel,
         codec: DoorCodec,
-        http_seconds: HistogramCounts,
-        infer_seconds: HistogramCounts,
         timeout_s: float | None,
     ) -> None: ...
-    @property
-    def handler(self) -> str: ...
-    def take_counts(self) -> tuple[int, float, int]:
-        """How many were answered since the last call, their seconds, and the last one's Unix milliseconds."""
 
 class Door:
     """Which paths have a native way, and what all connections of a server share."""
@@ -471,8 +473,8 @@ class Door:
     def take_records(self) -> list[tuple[str, str, float]]:
         """Of what was answered: its handler, the request's id, and its seconds."""
 
-    def expire(self, now_s: float, limit_s: float) -> bool:
-        """Requests that have not become whole go on in Python. Whether some are left."""
+    def expire(self, limit_s: float) -> bool:
+        """Requests that have not become whole within so many seconds go on in Python. Whether others are left."""
 
 class DoorConnection:
     """A client's connection, as the native way sees it: one request at a time, whole, and what came behind it."""
@@ -503,8 +505,8 @@ class DoorConnection:
     def close_after(self) -> None:
         """The connection ends with the open request's answer."""
 
-    def lose(self) -> tuple[DoorEntry, str, float] | None:
-        """It is lost. Of the open request: its entry, its id, and its seconds so far."""
+    def lose(self) -> tuple[DoorCounts, str, float] | None:
+        """It is lost. Of the open request: where it would be counted, its id, and its seconds so far."""
 
 class StreamedBody:
     """The body of one response while its pieces are streamed."""
@@ -557,3 +559,65 @@ class FastStreams:
         What is left: the message itself, or the Step without those events. A stream of which an event is left is
         removed, so that its events stay in order. What is no message is left as it is.
         """
+
+class PlainSignature:
+    """What a model takes and gives, as the native way sees it."""
+
+    def __init__(
+        self,
+        inputs: Sequence[tuple[str, str, Sequence[int], bool]],
+        outputs: Sequence[str],
+        takes_values: bool = True,
+    ) -> None:
+        """Of each input its name, datatype, shape and whether it may be left out. Raises ValueError for a datatype that
+        the protocol has not."""
+
+class OutputsWish:
+    """In which form a request wants its outputs."""
+
+    @property
+    def id(self) -> str:
+        """The caller's, to be repeated; "": none."""
+
+    @property
+    def is_binary(self) -> bool:
+        """Of outputs that say nothing."""
+
+    @property
+    def outputs(self) -> list[tuple[str, bool | None]]:
+        """Their names, and whether each is wanted as binary data; empty: all."""
+
+class DoorCodecs:
+    """The codecs of the native way one by one, for tests. None: what came is left to Python."""
+
+    @staticmethod
+    def read_head(data: bytes) -> dict[str, Any] | str:
+        """A plain head's fields; "partial": it may become one; "other": it is none."""
+
+    @staticmethod
+    def header_names() -> list[str]:
+        """Of the headers that have a meaning."""
+
+    @staticmethod
+    def read_infer(
+        signature: PlainSignature, body: bytes, json_length: int | None, request_id: str
+    ) -> tuple[tuple[bytes, int], OutputsWish] | None:
+        """headway_wire.Infer as msgpack, and its inputs' bytes; and how its answer is to be told."""
+
+    @staticmethod
+    def infer_answer(
+        name: str, version: str, wish: OutputsWish, message: bytes, has_plus: bool
+    ) -> tuple[bytes, int | None] | None:
+        """The body of headway_wire.Outputs as msgpack, and the length of its JSON where binary data is behind it."""
+
+    @staticmethod
+    def read_predict(
+        signature: PlainSignature, body: bytes, takes_images: bool, request_id: str
+    ) -> tuple[bytes, int] | None:
+        """headway_wire.Infer as msgpack, and its inputs' bytes."""
+
+    @staticmethod
+    def find_model_id(body: bytes) -> str | None: ...
+    @staticmethod
+    def predict_answer(name: str, version: str, message: bytes) -> bytes | None:
+        """The body of headway_wire.Outputs as msgpack."""

@@ -171,6 +171,8 @@ class ServerConfig:
     """... and is aborted when it has not read for so long."""
     drain_timeout_s: float = 30.0
     """How long streams may finish after SIGTERM."""
+    native_door: bool = True
+    """Plain inference requests are read and answered by native code (server/native_door)."""
     allowed_origins: tuple[str, ...] = ()
     """Origins for CORS beside localhost."""
     allowed_hosts: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ EVERYWHERE = {
     "force_tokens",
     *("chat_template", "generation_config", "host", "port", "api_key", "drain_timeout", "max_queued_requests"),
     *("tool_call_parser", "reasoning_parser", "max_body_size", "response_store", "allowed_origins", "allowed_hosts"),
-    *("allowed_media_domains", "grpc_port"),
+    *("allowed_media_domains", "grpc_port", "native_door"),
     *("catalog", "database_url", "models_file", "max_source_size"),
     *("log_format", "log_level"),
     *("memory_limit", "max_models", "eviction", "queue_timeout"),

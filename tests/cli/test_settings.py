@@ -65,6 +65,7 @@ VALUES: dict[str, tuple[str, Any, Any]] = {
     "admin_api_key": ("a1,a2", ["a1", "a2"], ("a1", "a2")),
     "insecure": ("true", True, True),
     "grpc_port": ("8001", 8001, 8001),
+    "native_door": ("false", False, False),
     "max_queued_requests": ("3", 3, 3),
     "memory_limit": ("2GiB", 2147483648, 2147483648),
     "gpu_memory_limit": ("0.5", 0.5, 0.5),

@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headway.core.output import Usage
 from headway.observe.engine_families import ModelStats, make_histogram
-from headway.observe.metrics import LoopHistogram, Metrics, RequestMeter
+from headway.observe.loop_histogram import LoopHistogram
+from headway.observe.metrics import Metrics, RequestMeter
 from headway.observe.number_histogram import INFER_BATCH_SIZE, QUEUE_TIME, STEP_SIZE, HistogramSpec, NumberHistogram
 from headway_wire import infer_server
 

@@ -143,8 +143,8 @@ void Connection::answer(const InFlight& request, const Answer& answer, double no
     append_answer_head(head, text);
     door_->write(outlet_, text, answer.body, closes_);
     const double seconds = now_s - request.arrived_s;
-    request.entry->count(seconds);
-    door_->record(request.entry, request.request_id, seconds);
+    request.entry->counts->add(seconds);
+    door_->record(request.entry->counts, request.request_id, seconds);
     end_request();
     last_answer_s_ = now_s;
     if (closes_) {

@@ -67,7 +67,7 @@ std::string random_digits(size_t num_bytes) {
 
 double monotonic_s() { return seconds_of(std::chrono::steady_clock::now().time_since_epoch()); }
 
-void Entry::count(double duration_s) {
+void Counts::add(double duration_s) {
     ++num_answered;
     seconds += duration_s;
     last_unix_ms = unix_ms();
@@ -113,9 +113,9 @@ std::string Door::make_request_id() {
     return id;
 }
 
-void Door::record(const std::shared_ptr<Entry>& entry, std::string request_id, double seconds) {
+void Door::record(const std::shared_ptr<Counts>& counts, std::string request_id, double seconds) {
     if (!keeps_records) return;
-    records_.push_back({entry, std::move(request_id), seconds});
+    records_.push_back({counts, std::move(request_id), seconds});
     if (records_.size() == 1) call_guarded(on_records_);
 }
 

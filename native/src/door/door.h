@@ -27,7 +27,7 @@ double monotonic_s();
 
 // An answered request, as its log line tells it.
 struct Record {
-    std::shared_ptr<Entry> entry;
+    std::shared_ptr<Counts> counts;
     std::string request_id;
     double seconds;
 };
@@ -65,7 +65,7 @@ public:
 
     // Log lines of this turn.
     bool keeps_records = true;
-    void record(const std::shared_ptr<Entry>& entry, std::string request_id, double seconds);
+    void record(const std::shared_ptr<Counts>& counts, std::string request_id, double seconds);
     std::vector<Record> take_records() { return std::exchange(records_, {}); }
 
     // Once until expire() finds that it does not.

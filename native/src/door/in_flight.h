@@ -15,19 +15,24 @@ namespace headway::door {
 class Connection;
 class Model;
 
-// Where a path leads. Counted is what was answered here since Python took the counts over.
-struct Entry {
-    std::string handler;  // its route, for metrics and the log
-    std::shared_ptr<Model> model;
-    std::shared_ptr<const Codec> codec;
+// What was answered here since Python took the counts over.
+struct Counts {
+    std::string handler;  // the route, for metrics and the log
     std::shared_ptr<HistogramCounts> http_seconds, infer_seconds;
-    double timeout_s = std::numeric_limits<double>::infinity();
 
     uint64_t num_answered = 0;
     double seconds = 0;
     int64_t last_unix_ms = 0;
 
-    void count(double duration_s);
+    void add(double duration_s);
+};
+
+// Where a path leads.
+struct Entry {
+    std::shared_ptr<Counts> counts;
+    std::shared_ptr<Model> model;
+    std::shared_ptr<const Codec> codec;
+    double timeout_s = std::numeric_limits<double>::infinity();
 };
 
 struct InFlight {

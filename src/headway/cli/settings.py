@@ -235,6 +235,10 @@ class Settings(BaseSettings):
         "server.drain_timeout_s"
     )
     """How long running answers may go on after SIGTERM or Ctrl-C."""
+    native_door: Annotated[bool, Flag("Server", "", "server.native_door", "--no-native-door")] = default_of(
+        "server.native_door"
+    )
+    """Read and answer plain inference requests by native code; without it all of them in Python."""
     max_queued_requests: Annotated[Count, Flag("Server", "N", "pool.max_queued_requests")] = Field(
         default_of("pool.max_queued_requests"), ge=0
     )

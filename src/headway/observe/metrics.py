@@ -5,21 +5,18 @@ the service's last stats at each scrape, so that a scrape loads no model and tou
 model names are those that answered, routes are templates, methods and reasons are closed sets.
 """
 
-from collections.abc import Callable, Iterable
-from itertools import accumulate
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
-from headway._native import HistogramCounts, TokenTimes
+from headway._native import TokenTimes
 from headway.core.output import Usage
 from headway.observe.encoder_metrics import EncoderMetrics
 from headway.observe.engine_families import PREFIX, ModelStats, StatsCollector
 from headway.observe.infer_metrics import InferMetrics
+from headway.observe.loop_histogram import LoopHistogram
 from headway.observe.number_histogram import TOKENS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -81,7 +78,12 @@ class Metrics:
         self.num_http_open = 0
         """HTTP requests being answered."""
         http_open = Gauge(PREFIX + "http_requests_open", "HTTP requests being answered.", registry=self.registry)
-        http_open.set_function(lambda: self.num_http_open)
+        http_open.set_function(lambda: self.num_http_open + self.num_native_open())
+        self.num_native_open: Callable[[], int] = lambda: 0
+        """HTTP requests that are answered by native code (server/native_door)."""
+        self.native_requests = self._counter("http_native_requests", "Of the answers: those of native code.", "handler")
+        self.on_render: Callable[[], None] | None = None
+        """Called before the numbers are told: some are counted elsewhere."""
         self.http_disconnects = self._counter("http_disconnects", "Requests whose client left before the end.")
         self.grpc_requests = self._counter("grpc_requests", "Calls over gRPC that ended.", "method", "code")
         self.encoders = EncoderMetrics(self.registry)
@@ -99,43 +101,16 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(PREFIX + name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> "LoopHistogram":
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> LoopHistogram:
         histogram = LoopHistogram(PREFIX + name, text, buckets, label)
         self.registry.register(histogram)
         return histogram
 
     def render(self) -> bytes:
         """The exposition, in Prometheus' text format."""
+        if self.on_render is not None:
+            self.on_render()
         return generate_latest(self.registry)
-
-
-class LoopHistogram(Collector):
-    """A histogram that is told of every token and request: without the lock of prometheus_client's and its walk
-    through the buckets, since the event loop's thread owns it. Its counts are native, since tokens that take the fast
-    path (worker/fast_path) are counted there."""
-
-    def __init__(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> None:
-        self._name = name
-        self._text = text
-        self._label = label
-        self._bounds = buckets
-        self._children: dict[str, HistogramCounts] = {}
-
-    def labels(self, value: str) -> "HistogramCounts":
-        """The counts of one label's value."""
-        found = self._children.get(value)
-        if found is None:
-            found = self._children[value] = HistogramCounts(list(self._bounds))
-        return found
-
-    def collect(self) -> Iterable[Metric]:
-        """Called by the registry."""
-        family = HistogramMetricFamily(self._name, self._text, labels=(self._label,))
-        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        for value, counts in self._children.items():
-            buckets = list(zip(names, accumulate(counts.in_bucket), strict=True))
-            family.add_metric((value,), buckets, counts.sum)
-        yield family
 
 
 class ModelMetrics:

@@ -2,17 +2,24 @@
 
 import asyncio
 import sys
+import time
 from http import HTTPStatus
 from typing import Any, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+import headway_wire as wire
+from headway._native import DoorConnection
+from headway.errors import HeadwayError
 from headway.server.disconnect import WATCH_EXTENSION
 from headway.server.errors import ErrorBody, ErrorDetail, json_response
 from headway.server.events import ABORT_EXTENSION, WRITE_EXTENSION
 from headway.server.middleware import BODY_EXTENSION
+from headway.server.native_door import NativeDoor
 from headway.server.writes import BatchedTransport, Exchange, batch_of
+from headway.worker.given_answer import GIVEN_ANSWER, GivenAnswer
 
 HEAD_TIMEOUT_S = 30.0
 """How long a request's line and headers may take, and a new connection's first byte."""
@@ -21,7 +28,7 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with ten additions.
+    """uvicorn's protocol, with eleven additions.
 
     - The scope offers ABORT_EXTENSION: closing politely would wait for a reader who does not read.
     - The scope offers WRITE_EXTENSION: a piece of a body without the layers around the app.
@@ -35,6 +42,7 @@ class HttpProtocol(HttpToolsProtocol):
     - What is no HTTP is answered in the shape of all other errors.
     - A request that offers another protocol (Java's client offers h2c with each POST) is answered over this one, as if
       it had not: the parser leaves its body unread.
+    - Requests that are plain go to the native door (native_door.py), which answers them.
     """
 
     _running: Any = None
@@ -45,6 +53,16 @@ class HttpProtocol(HttpToolsProtocol):
     _num_pending_bytes = 0
     _received = b""
     _is_head_too_long = False
+    _native: DoorConnection | None = None
+    """Once there was a request that the native door may know."""
+    _is_in_request = False
+    """The parser has begun to read one, and not come to its end."""
+    _given: GivenAnswer | None = None
+    """What the next request's model has said already."""
+
+    def __init__(self, *arguments: Any, native_door: NativeDoor | None = None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._native_door = native_door
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         batched = BatchedTransport(transport, batch_of(self.loop))
@@ -53,6 +71,24 @@ class HttpProtocol(HttpToolsProtocol):
         self._start_head()
 
     def data_received(self, data: bytes) -> None:
+        native = self._native
+        if native is None and self._native_door is not None:
+            native = self._native = self._native_door.connect(self, self._outlet)
+        if native is None or not (native.is_busy or self._is_between_requests()):
+            self.feed(data)
+            return
+        left = native.take(data)
+        if left is not None:
+            self.feed(left)
+        elif native.num_held_bytes > HIGH_WATER_LIMIT and native.is_busy:
+            self.flow.pause_reading()
+        elif self.timeout_keep_alive_task is None and native.is_busy:
+            # From here on it looks for itself whether the connection is idle.
+            self._stop_head()
+            self._start_keep_alive(self.timeout_keep_alive)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes that go the Python way: to uvicorn's parser."""
         is_head = self._head_timer is not None
         self._received = data
         super().data_received(data)
@@ -64,7 +100,55 @@ class HttpProtocol(HttpToolsProtocol):
                 self._is_head_too_long = True
                 self.send_400_response("")
 
+    def _is_between_requests(self) -> bool:
+        """Whether the next one may go another way than the parser's."""
+        if self._is_in_request or self.pipeline or self.transport.is_closing() or self.flow.write_paused:
+            return False
+        return self.cycle is None or self.cycle.response_complete
+
+    def go_on(self) -> None:
+        """The native door has answered, and more came meanwhile. Called from native code, which goes on itself."""
+        self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        native = self._native
+        if native is not None and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.data_received(native.release())
+
+    def answer_in_python(self, request: bytes, outcome: wire.Outputs | HeadwayError, arrived_s: float) -> None:
+        """A request that the native door began with, and what came behind it: the model's answer is no plain one."""
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._given = GivenAnswer(outcome, arrived_s)
+        self.feed(request)
+        if self._native is not None and self._native.closes:
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        native = self._native
+        if native is not None and native.is_busy:
+            native.close_after()
+        else:
+            super().shutdown()
+
+    def timeout_keep_alive_handler(self) -> None:
+        native = self._native
+        if native is None:
+            super().timeout_keep_alive_handler()
+            return
+        idle_s = 0.0 if native.is_busy or native.is_gathering else time.monotonic() - native.last_answer_s
+        if idle_s < self.timeout_keep_alive:
+            self._start_keep_alive(self.timeout_keep_alive - idle_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _start_keep_alive(self, after_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(after_s, self.timeout_keep_alive_handler)
+
     def on_message_begin(self) -> None:
+        self._is_in_request = True
         super().on_message_begin()
         self._start_head()
         extensions: dict[str, Any] = {ABORT_EXTENSION: self.transport.abort}
@@ -85,6 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
+            self._is_in_request = False
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -100,7 +185,7 @@ class HttpProtocol(HttpToolsProtocol):
             if name != b"upgrade":
                 head += [name, b": ", value, b"\r\n"]
         self.parser = HttpRequestParser(self)
-        self.data_received(b"".join(head) + b"\r\n" + rest)
+        self.feed(b"".join(head) + b"\r\n" + rest)
 
     def send_400_response(self, msg: str) -> None:
         """Also a 431; the end of the connection."""
@@ -125,7 +210,18 @@ class HttpProtocol(HttpToolsProtocol):
             if self._exchange is not None:
                 self._exchange.lose_client()
         self._outlet.lose()
+        self._lose_native()
         super().connection_lost(exc)
+
+    def _lose_native(self) -> None:
+        native, self._native = self._native, None
+        lost = None if native is None else native.lose()
+        if lost is not None and self._native_door is not None:
+            self._native_door.count_lost(lost)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+        self._native_door = None
 
     def pause_writing(self) -> None:
         self._hold_exchange()
@@ -147,7 +243,15 @@ class HttpProtocol(HttpToolsProtocol):
             WATCH_EXTENSION: self._exchange.watch,
             BODY_EXTENSION: self._exchange.has_body,
         }
-        super()._start_asgi_task(cycle, app)
+        given, self._given = self._given, None
+        if given is GIVEN_ANSWER.get():  # both None, as nearly always
+            super()._start_asgi_task(cycle, app)
+            return
+        token = GIVEN_ANSWER.set(given)
+        try:
+            super()._start_asgi_task(cycle, app)
+        finally:
+            GIVEN_ANSWER.reset(token)
 
     def _start_head(self) -> None:
         self._stop_head()

@@ -8,6 +8,7 @@ loading holds up neither.
 
 import asyncio
 import contextlib
+import functools
 import math
 import signal
 import socket
@@ -28,7 +29,9 @@ from headway.server.app import lifespan_of, make_app, server_state
 from headway.server.connection import HttpProtocol
 from headway.server.listen import BACKLOG, bind
 from headway.server.middleware import RequestScope
+from headway.server.native_door import NativeDoor
 from headway.service.protocol import Service
+from headway.service.standing_lease import LeasingService
 
 if TYPE_CHECKING:
     from headway.server.oip.rpc.server import GrpcServer
@@ -85,7 +88,10 @@ class HttpServer:
             _check_grpc()
         self.grpc_port: int | None = None
         """Where gRPC listens, once it does."""
-        self._uvicorn = _Uvicorn(_uvicorn_config(app), self._on_started)
+        outermost = _outermost(app)
+        if self._state.config.native_door and outermost is not app and isinstance(self._state.service, LeasingService):
+            self._state.native_door = NativeDoor(self._state, self._state.service)
+        self._uvicorn = _Uvicorn(_uvicorn_config(outermost, self._state.native_door), self._on_started)
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -98,6 +104,9 @@ class HttpServer:
     async def serve(self) -> int:
         """Serves until stop() or a signal. Returns the exit code. Call it once."""
         self._url = self.url
+        door = self._state.native_door
+        if door is not None:
+            door.open(asyncio.get_running_loop())
         with self._socket, self._signals():
             async with lifespan_of(self._app):
                 grpc = await self._start_grpc()
@@ -128,6 +137,8 @@ class HttpServer:
         """As the first signal. Call it on the event loop; more calls change nothing."""
         if self._draining is None:
             self._state.is_draining = True
+            if self._state.native_door is not None:
+                self._state.native_door.close()
             self._draining = asyncio.ensure_future(self._drain())
 
     async def _drain(self) -> None:
@@ -219,11 +230,11 @@ def _outermost(app: FastAPI) -> ASGIApp:
     return _OwnLayers(app)
 
 
-def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, native_door: NativeDoor | None) -> uvicorn.Config:
     return uvicorn.Config(
-        cast(Any, _outermost(app)),
+        cast(Any, app),
         interface="asgi3",
-        http=HttpProtocol,
+        http=cast(Any, functools.partial(HttpProtocol, native_door=native_door)),
         loop="none",
         ws="none",
         lifespan="off",

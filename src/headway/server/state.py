@@ -15,6 +15,7 @@ from headway.service.protocol import Service
 
 if TYPE_CHECKING:
     from headway.server.media import MediaFetcher
+    from headway.server.native_door import NativeDoor
     from headway.service.catalog import Catalog
 
 
@@ -32,6 +33,8 @@ class ServerState:
     """Readiness is off, and new requests are refused."""
     responses: ResponseStore = field(init=False)
     inferences: InferenceStatistics = field(init=False)
+    native_door: "NativeDoor | None" = None
+    """The native way of inference requests, where there is one."""
     _media: "MediaFetcher | None" = None
 
     def __post_init__(self) -> None:

@@ -156,6 +156,15 @@ class LeaseEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Used:
+    """A lease was for so many requests more than the one it was granted for (service/standing_lease)."""
+
+    model: str
+    generation: int
+    num_uses: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadTimeout:
     """The time for an estimate or a load is over."""
 
@@ -192,7 +201,7 @@ class Drain:
 
 TimerEvent = LoadTimeout | QueueTimeout | IdleCheck | RetryDue
 WorkerEvent = Estimated | WorkerReady | Measured | WorkerLost | WorkerEnded
-Event = AddModel | RemoveModel | Want | Unwant | Keep | Unload | WorkerEvent | LeaseEnded | TimerEvent | Drain
+Event = AddModel | RemoveModel | Want | Unwant | Keep | Unload | WorkerEvent | LeaseEnded | Used | TimerEvent | Drain
 
 # Effects
 

@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+import headway_wire as wire
 from headway.core.infer import Inferred, InferRequest
-from headway.errors import UnsupportedFeature, WorkerDied
+from headway.errors import HeadwayError, UnsupportedFeature, WorkerDied, from_wire
 from headway.observe.clock import Clock
 from headway.service.ensemble import EnsembleClient, Infer
 from headway.service.lease import Lease
 from headway.service.names import model_id
 from headway.service.residents import Residents
 from headway.service.served_model import ServedModel
+from headway.worker.given_answer import take_given_answer
+from headway.worker.infer_client import make_inferred
 from headway.worker.resident import ModelGone, TensorClient
 
 
@@ -27,9 +30,11 @@ async def infer(residents: Residents, model: ServedModel, request: InferRequest,
     deadline = None if timeout_s is None else clock.now() + timeout_s
     num_retries = 0
     while True:
-        lease = await residents.lease(model, deadline)
+        lease = take_given_answer() or await residents.lease(model, deadline)
         try:
-            if isinstance(lease.client, EnsembleClient):
+            if not isinstance(lease, Lease):
+                inferred = _made_of(lease)
+            elif isinstance(lease.client, EnsembleClient):
                 inferred = await _run(lease, lease.client, replace(request, timeout_s=timeout_s), ask)
             else:
                 inferred = await _client_of(lease).infer(request, lease.release, deadline=deadline)
@@ -41,6 +46,15 @@ async def infer(residents: Residents, model: ServedModel, request: InferRequest,
             num_retries += 1
         else:
             return _named(inferred, model_id(model.config), model.config.version)
+
+
+def _made_of(outcome: wire.Outputs | HeadwayError) -> Inferred:
+    """What the model has answered already. Raises what it failed with."""
+    if isinstance(outcome, HeadwayError):
+        raise outcome
+    if outcome.error is not None:
+        raise from_wire(outcome.error)
+    return make_inferred("", outcome)
 
 
 async def _run(lease: Lease, ensemble: EnsembleClient, request: InferRequest, ask: Infer) -> Inferred:

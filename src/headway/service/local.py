@@ -139,10 +139,14 @@ class LocalService:
         )
 
     def standing_lease(self, name: str) -> StandingLease | None:
-        """What requests for this name hold on the native way; None: they have none now. Raises ModelNotFound."""
+        """See service/standing_lease.LeasingService."""
         model = self._find(name)
         is_kept = model.config.residency.idle_timeout_s != 0
         return self.standing_leases.of(model) if is_kept and run_of(model.config).kind == "infer" else None
+
+    def on_lease_stop(self, tell: Callable[[], None] | None) -> None:
+        """See service/standing_lease.LeasingService."""
+        self.standing_leases.on_stop = tell
 
     async def signature(self, model: str) -> Mapping[str, Any]:
         """See the protocol."""

@@ -5,7 +5,7 @@ with fake effects (testing/fake_effects) and a fake clock.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from headway.config import PoolConfig
@@ -27,7 +27,7 @@ from headway.service.events import (
     Stop,
 )
 from headway.service.pool_state import PLACED, PoolState, Residency, Rules, total
-from headway.service.residency import grant_at_once, transition
+from headway.service.residency import grant_at_once, is_free, transition
 
 
 class Effects(Protocol):
@@ -89,6 +89,8 @@ class Pool:
         self._clock = clock
         self._events: deque[Event] = deque()
         self._is_running = False
+        self.on_posted: Callable[[], None] | None = None
+        """Called after each event that was posted, and all that followed from it."""
         for name, facts in models.items():
             self.post(AddModel(name, facts))
 
@@ -107,6 +109,12 @@ class Pool:
                     self._act(effect)
         finally:
             self._is_running = False
+        if self.on_posted is not None:
+            self.on_posted()
+
+    def is_free(self, model: str) -> bool:
+        """Whether a lease would be granted at once."""
+        return is_free(self.state, model)
 
     def try_grant(self, model: str, *, is_use: bool) -> int | None:
         """A lease at once where a Want would have it at once: the generation of its worker, and LeaseEnded must follow.

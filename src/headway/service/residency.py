@@ -46,6 +46,7 @@ from headway.service.events import (
     SetTimer,
     Unload,
     Unwant,
+    Used,
     Want,
     WorkerEnded,
     WorkerLost,
@@ -82,6 +83,8 @@ def _take(step: Step, event: Event) -> bool:
             return _lease_ended(step, event)
         case Unwant() | QueueTimeout():
             return _take_out(step, event)
+        case Used():
+            return _used(step, event)
         case Drain():
             step.state = replace(step.state, is_draining=True)
             step.deny_waiting(None, denials.shutting_down())
@@ -129,6 +132,14 @@ def grant_at_once(state: PoolState, model: str, *, is_use: bool, now: float) -> 
     if state.is_draining or residency is None or residency.is_removed or not _is_free(state, model, residency):
         return None
     return replace(state, models={**state.models, model: leased(state, residency, is_use=is_use, now=now)})
+
+
+def is_free(state: PoolState, model: str) -> bool:
+    """Whether a Want would have it at once."""
+    residency = state.models.get(model)
+    if state.is_draining or residency is None or residency.is_removed:
+        return False
+    return _is_free(state, model, residency)
 
 
 def _is_free(state: PoolState, model: str, residency: Residency) -> bool:
@@ -266,6 +277,14 @@ def _worker_ended(step: Step, event: WorkerEnded) -> None:
     if failed.retry_at > step.now:
         step.deny_waiting(event.model, denials.not_ready(event.model, failed, step.now))
     step.forget_removed(event.model)
+
+
+def _used(step: Step, event: Used) -> bool:
+    residency = step.state.models.get(event.model)
+    if residency is not None and residency.generation == event.generation:
+        num_uses, inflation = residency.num_uses + event.num_uses, step.state.inflation
+        step.set(event.model, replace(residency, num_uses=num_uses, inflation=inflation, last_used_at=step.now))
+    return False
 
 
 def _lease_ended(step: Step, event: LeaseEnded) -> bool:

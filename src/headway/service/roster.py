@@ -6,7 +6,7 @@
 All on the event loop's thread, and each change at once: a request finds what was there before, or what is there now.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -27,6 +27,8 @@ class Roster:
         """In the order in which they came."""
         self.names = ModelNames(self.models)
         self._residents: Residents | None = None
+        self.on_change: Callable[[], None] | None = None
+        """Called when names lead elsewhere, or models have another config."""
 
     def attach(self, residents: Residents) -> None:
         """Tells, once, who runs them."""
@@ -155,6 +157,8 @@ class Roster:
     def _set(self, models: list[ServedModel]) -> None:
         self.names = ModelNames(models)
         self.models = models
+        if self.on_change is not None:
+            self.on_change()
 
     def _free_key(self, key: str) -> str:
         """Another one while an earlier model of the same key is still on its way out: both may run for a while."""

@@ -23,7 +23,7 @@ class Receiver(Protocol):
     """Who is told what a worker says. All are called on the event loop's thread."""
 
     def take_plain(self, payload: bytes) -> bytes | None:
-        """Is given each message, in order, before it is decoded, and may do with what is plain of it what there is to do.
+        """Is given each message, in order, before it is decoded, and may do what there is to do with what is plain.
 
         What is left of it, which is to be decoded and told to on_messages: `payload`, or a Step with fewer events;
         None: nothing is. Raises msgspec.DecodeError for what is no message.

@@ -121,7 +121,7 @@ class InferClient:
         if deadline is not None and not call.answer.done():
             call.timer = self._settings.clock.call_at(deadline, lambda: self._expire(call))
         try:
-            return self._make_answer(await call.answer)
+            return make_inferred(self.name, await call.answer)
         except asyncio.CancelledError:
             self._drop(call, "its caller left")
             raise
@@ -215,11 +215,6 @@ class InferClient:
         )
         instance.attach(await self._start_process(self.name, instance))
         return instance
-
-    def _make_answer(self, outputs: wire.Outputs) -> Inferred:
-        return Inferred(
-            model=self.name, version="", tensors=outputs.tensors, value=outputs.value, labels=outputs.labels
-        )
 
     def _check_room(self, call: Call) -> None:
         """Raises QueueFull."""
@@ -336,6 +331,11 @@ def read_signature(ready: wire.Ready) -> wire.Signature:
         return msgspec.convert(ready.info, wire.Signature)
     except msgspec.ValidationError as error:
         raise InternalError(f"the model's process told no signature: {error}") from error
+
+
+def make_inferred(model: str, outputs: wire.Outputs) -> Inferred:
+    """A process's answer that is no error."""
+    return Inferred(model=model, version="", tensors=outputs.tensors, value=outputs.value, labels=outputs.labels)
 
 
 def _message(request: InferRequest, wire_id: str) -> wire.Infer:

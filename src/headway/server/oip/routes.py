@@ -95,6 +95,8 @@ async def infer(request: Request) -> Response:
     data = await read_bytes(request)
     asked = read_infer(data, find_header(request.scope, _HEADER), _target(request))
     answered = await run_watched(request.receive, plane.infer(state, asked, arrived_s), request.scope)
+    if state.native_door is not None:
+        state.native_door.learn_infer(request.scope, asked)
     return infer_response(asked, answered)
 
 

@@ -1,6 +1,7 @@
 """How many inferences came through the protocol's doors, and how long they took: for /stats and ModelStatistics."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -39,21 +40,29 @@ class InferenceStatistics:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._models: dict[ModelKey, ModelStatistics] = {}
+        self.on_read: Callable[[], None] | None = None
+        """Called before they are told: some are counted elsewhere."""
 
     def of(self, key: ModelKey) -> ModelStatistics:
         """Zeros where there was no inference."""
+        if self.on_read is not None:
+            self.on_read()
         return self._models.get(key) or ModelStatistics()
 
-    def measure(self, key: ModelKey) -> "Measurement":
-        """Around one inference; it failed if this is left by an exception."""
+    def add(self, key: ModelKey) -> ModelStatistics:
+        """What is counted for a model, from now on."""
         statistics = self._models.get(key)
         if statistics is None:
             statistics = self._models[key] = ModelStatistics()
-        return Measurement(statistics, self._clock)
+        return statistics
+
+    def measure(self, key: ModelKey) -> "Measurement":
+        """Around one inference; it failed if this is left by an exception."""
+        return Measurement(self.add(key), self._clock)
 
 
 class Measurement:
-    """A context manager. A class of its own: contextlib's make a generator for each inference."""
+    """A context manager; or begin(), and end() elsewhere. contextlib's would make a generator for each inference."""
 
     __slots__ = ("_clock", "_started_s", "_statistics")
 
@@ -63,13 +72,21 @@ class Measurement:
         self._started_s = 0.0
 
     def __enter__(self) -> None:
-        self._started_s = self._clock.now()
+        self.begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end(is_failed=error is not None)
+
+    def begin(self) -> None:
+        """The inference begins now."""
+        self._started_s = self._clock.now()
+
+    def end(self, *, is_failed: bool) -> None:
+        """It has ended, and is counted."""
         statistics, seconds = self._statistics, self._clock.now() - self._started_s
-        if error is not None:
+        if is_failed:
             statistics.num_failures += 1
             statistics.failure_s += seconds
             return

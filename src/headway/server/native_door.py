@@ -1,0 +1,199 @@
+"""The native door: plain inference requests go from a connection's bytes to a worker's socket, and back, natively.
+
+    bytes of a connection -> DoorConnection.take()    what is plain, whole, for a path that is known here
+        -> frame of headway_wire.Infer -> the worker's socket     all else -> uvicorn's parser, as if there were no door
+    the worker's answer -> PlainInstance.take()       what is plain
+        -> HTTP answer -> the client's socket                     all else -> the request, and this answer, in Python
+
+A path is known (learn()) once a request for it went the Python way, until something changes: a model, a name, the
+server's end. Then all paths are forgotten. What is to be seen from outside (answers, metrics, statistics, log lines,
+limits) is the same on both ways.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.types import Scope
+
+import headway_wire as wire
+from headway._native import Door, DoorCodec, DoorConnection, DoorCounts, DoorEntry, Outlet, infer_codec
+from headway.observe.logs import log_many
+from headway.server.writes import batch_of
+from headway.service.standing_lease import LeasingService, StandingLease
+
+if TYPE_CHECKING:
+    from headway.server.oip.plane import Asked
+    from headway.server.oip.statistics import ModelKey
+    from headway.server.state import ServerState
+
+WHOLE_WITHIN_S = 1.0
+"""A request that has not come whole by then goes on in Python, whose time limits are for slow clients."""
+
+_request_log = logging.getLogger("headway.server")
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Where what one DoorCounts counts is told."""
+
+    counts: DoorCounts
+    handler: str
+    model: str
+    """As the metrics of inferences name it."""
+    statistics_key: "ModelKey | None"
+    """None: it is none of the Open Inference Protocol's."""
+
+
+class NativeDoor:
+    """One a server; all on the event loop's thread."""
+
+    def __init__(self, state: "ServerState", service: LeasingService) -> None:
+        self._state = state
+        self._service = service
+        self._door: Door | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._learned: dict[str, StandingLease] = {}
+        """By path."""
+        self._counted: dict[tuple[str, str, ModelKey | None], _Counted] = {}
+        self._by_counts: dict[DoorCounts, _Counted] = {}
+        self._has_plus = orjson.dumps(1e16) == b"1e+16"
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on, on this running loop."""
+        config, batch = self._state.config, batch_of(loop)
+        self._loop = loop
+        self._door = Door(
+            batch.queue,
+            batch.schedule,
+            hosts=() if "*" in config.allowed_hosts else config.allowed_hosts,
+            api_keys=(*config.api_keys, *config.admin_api_keys) if config.api_keys else (),
+            on_records=lambda: loop.call_soon(self._log_turn),
+            on_gathering=self._watch_gathering,
+        )
+        self._service.on_lease_stop(self.forget)
+        self._state.metrics.num_native_open = lambda: 0 if self._door is None else self._door.num_open
+        self._state.metrics.on_render = self._state.inferences.on_read = self._settle
+
+    def close(self) -> None:
+        """Nothing takes the native way any more."""
+        self.forget()
+        self._service.on_lease_stop(None)
+
+    def connect(self, protocol: Any, outlet: Outlet) -> DoorConnection | None:
+        """Of a connection that may have a request for here (protocol: server/connection); None: nothing is known."""
+        door = self._door
+        return DoorConnection(door, outlet, protocol) if door is not None and door.num_entries else None
+
+    def forget(self) -> None:
+        """Something has changed: every path is to be learned anew."""
+        if self._door is not None:
+            self._door.drop()
+        self._learned.clear()
+
+    def learn_infer(self, scope: Scope, asked: "Asked") -> None:
+        """A request for POST /v2/models/MODEL/infer was answered in Python: the next ones may be answered here."""
+        path: str = scope["path"]
+        known = self._learned.get(path)
+        if self._door is None or (known is not None and known.is_current) or not _is_exact(scope):
+            return
+        lease = self._service.standing_lease(asked.target.key)
+        if lease is None or self._state.is_draining:
+            return
+        self._learned[path] = lease
+        codec = self._infer_codec(lease.signature, asked)
+        if codec is not None:
+            key = scope["route"].path, asked.target.key, asked.target.statistics_key
+            self._add(path, lease, codec, self._count(*key))
+
+    def count_lost(self, lost: tuple[DoorCounts, str, float]) -> None:
+        """A client left before its answer: as server/middleware counts it."""
+        counts, request_id, seconds = lost
+        counted, metrics = self._by_counts[counts], self._state.metrics
+        metrics.http_disconnects.inc()
+        metrics.http_requests.labels(counted.handler, "POST", "499").inc()
+        metrics.http_duration.labels(counted.handler).observe(seconds)
+        metrics.infer.end(counted.model, "abort", seconds)
+        if counted.statistics_key is not None:
+            statistics = self._state.inferences.add(counted.statistics_key)
+            statistics.num_failures += 1
+            statistics.failure_s += seconds
+        self._log([(counted.handler, request_id, seconds)], 499)
+
+    # within
+
+    def _infer_codec(self, signature: wire.Signature, asked: "Asked") -> DoorCodec | None:
+        """None: of a signature that native code does not read."""
+        target = asked.target
+        inputs = [(spec.name, spec.datatype, spec.shape, spec.is_optional) for spec in signature.inputs]
+        outputs = [spec.name for spec in signature.outputs]
+        try:
+            return infer_codec(
+                inputs=inputs, outputs=outputs, name=target.name, version=target.version, has_plus=self._has_plus
+            )
+        except ValueError:
+            return None
+
+    def _count(self, handler: str, model: str, statistics_key: "ModelKey | None") -> DoorCounts:
+        key = handler, model, statistics_key
+        found = self._counted.get(key)
+        if found is None:
+            metrics = self._state.metrics
+            counts = DoorCounts(handler, metrics.http_duration.labels(handler), metrics.infer.latency.labels(model))
+            found = self._counted[key] = self._by_counts[counts] = _Counted(counts, *key)
+        return found.counts
+
+    def _add(self, path: str, lease: StandingLease, codec: DoorCodec, counts: DoorCounts) -> None:
+        if self._door is not None:
+            self._door.keeps_records = _request_log.isEnabledFor(logging.INFO)
+            entry = DoorEntry(counts=counts, model=lease.plain, codec=codec, timeout_s=lease.timeout_s)
+            self._door.add(path, entry)
+
+    def _settle(self) -> None:
+        """Counts what was answered here where it is told."""
+        for counted in self._counted.values():
+            num_answered, seconds, last_ms = counted.counts.take()
+            if not num_answered:
+                continue
+            metrics = self._state.metrics
+            metrics.http_requests.labels(counted.handler, "POST", "200").inc(num_answered)
+            metrics.native_requests.labels(counted.handler).inc(num_answered)
+            metrics.infer.requests.labels(counted.model, "success").inc(num_answered)
+            if counted.statistics_key is not None:
+                statistics = self._state.inferences.add(counted.statistics_key)
+                statistics.num_successes += num_answered
+                statistics.success_s += seconds
+                statistics.last_inference_ms = max(statistics.last_inference_ms, last_ms)
+
+    def _log_turn(self) -> None:
+        if self._door is not None:
+            self._log(self._door.take_records(), 200)
+
+    def _log(self, records: list[tuple[str, str, float]], status: int) -> None:
+        lines = [
+            {
+                "request_id": request_id,
+                "method": "POST",
+                "handler": handler,
+                "status": status,
+                "duration_s": round(seconds, 4),
+            }
+            for handler, request_id, seconds in records
+        ]
+        log_many(_request_log, logging.INFO, "request", lines)
+
+    def _watch_gathering(self) -> None:
+        if self._loop is not None:
+            self._loop.call_later(WHOLE_WITHIN_S / 2, self._look_at_gathering)
+
+    def _look_at_gathering(self) -> None:
+        if self._door is not None and self._door.expire(WHOLE_WITHIN_S):
+            self._watch_gathering()
+
+
+def _is_exact(scope: Scope) -> bool:
+    """Whether a request's target is its path, as it came."""
+    has_more = scope.get("query_string") or scope.get("root_path")
+    return not has_more and scope.get("raw_path") == scope["path"].encode()

@@ -137,6 +137,8 @@ class PoolConfig:
     None: 80% of it."""
     gpu_memory_limit: int | float | None = None
     """The same of each GPU."""
+    expects_more: bool = False
+    """A catalog's models come beside the first: it is estimated, and not given all that there is."""
     max_spares: int | None = None
     """Processes that wait for the next cold model, one of a kind, their framework imported (service/spare_keeper); None:
     two, if memory_limit is 4 GiB or more."""
@@ -169,10 +171,10 @@ class ServerConfig:
     """A stream with more unread than this is not scheduled."""
     slow_reader_timeout_s: float = 30.0
     """... and is aborted when it has not read for so long."""
-    drain_timeout_s: float = 30.0
-    """How long streams may finish after SIGTERM."""
     native_door: bool = True
     """Plain inference requests are read and answered by native code (server/native_door)."""
+    drain_timeout_s: float = 30.0
+    """How long streams may finish after SIGTERM."""
     allowed_origins: tuple[str, ...] = ()
     """Origins for CORS beside localhost."""
     allowed_hosts: tuple[str, ...] = ()

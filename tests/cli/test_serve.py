@@ -175,6 +175,18 @@ def test_what_is_told_names_aliases_and_the_memory_plan(capsys: pytest.CaptureFi
     ]
 
 
+def test_a_load_that_the_log_has_told_is_not_told_again(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "headway")
+    card = ModelCard("a", 0, "ready", None, "org/name", phases=(("read", 1.0),), model="a")
+    service: Any = Cards(card)
+    told = Told(service, has_key=False, has_chat=True)
+    told.listening("http://127.0.0.1:1")
+    told.ready()
+    assert "loaded in" not in capsys.readouterr().out
+
+
 def test_a_failed_load_stops_the_server_once_it_was_told(capsys: pytest.CaptureFixture[str]) -> None:
     service: Any = Cards()
     told = Told(service, has_key=False, has_chat=True)

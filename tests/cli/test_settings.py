@@ -92,6 +92,7 @@ WITHOUT_FLAG = {
     "engine.max_preemptions",
     "engine.memory_limit",
     "engine.warm_chat_template",
+    "pool.expects_more",
     "pool.restart_delays_s",
     "pool.reload_delays_s",
     "server.max_stored_responses",

@@ -66,6 +66,16 @@ def test_the_need_of_a_language_model_is_its_plan(folder: Path) -> None:
     assert not made.need.is_guess
 
 
+def test_on_a_gpu_that_others_use_too_a_cache_takes_no_more_than_it_would_of_main_memory(folder: Path) -> None:
+    model = ModelConfig(source=str(folder), engine=EngineConfig(device="cuda:0"))
+    made = estimate_model(model, folder, "generate", {CPU: 4 << 30, "cuda:0": 256 * MIB})
+    # Alone it would take the whole 64 x 512 tokens, which is over 25%.
+    assert 64 * MAX_POSITION * KV_TOKEN > 64 * MIB
+    assert made.kv_bytes is not None
+    assert made.kv_bytes + made.need.more_bytes == 64 * MIB
+    assert made.need.device == "cuda:0"
+
+
 def test_a_load_takes_what_it_was_planned_to(folder: Path) -> None:
     made = estimate_model(tiny(folder), folder, "generate", {CPU: 256 * MIB})
     assert made.kv_bytes is not None

@@ -280,6 +280,13 @@ class TestLoading:
         assert stopped(bench.post(Want(4, "a"))) == ["b"]
         assert bench.gone("b") == [Start("a", 3)]
 
+    def test_the_only_one_is_given_all_there_is_unless_a_catalog_comes(self) -> None:
+        bench = Bench(10, models={"a": ModelFacts()})
+        assert bench.post(Want(1, "a")) == [Start("a", 1)]
+        assert bench.pool.charged == {CPU: 10}
+        bench = Bench(10, models={"a": ModelFacts()}, expects_more=True)
+        assert bench.post(Want(1, "a")) == [Estimate("a", 1)]
+
     def test_files_that_are_not_found_are_a_failed_load(self) -> None:
         bench = Bench(10, models={"a": ModelFacts(), "b": 6})
         bench.post(Want(1, "a"))

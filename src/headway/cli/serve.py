@@ -1,6 +1,7 @@
 """`headway serve`: resolves the configs, starts the model's process and the HTTP server, and says how to call it."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from headway.service.catalog_store import CatalogStore
     from headway.service.local import LocalService
     from headway.service.protocol import Service
+
+logger = logging.getLogger(__name__)
 
 
 def make() -> TyperCommand:
@@ -164,7 +167,8 @@ class Told:
         others = [other.id for other in cards if other.kind != "model" and other.model == card.model]
         aliases = f", also as {', '.join(others)}" if others else ""
         say(f"{card.id} ({card.root}) is ready{context}{aliases}", style="green")
-        say(describe_load(card.phases))
+        if not logger.isEnabledFor(logging.INFO):  # else the log has told it
+            say(describe_load(card.phases))
         for line in plan_lines(card.info):
             say(line)
         for line in unmatched_lines(card.info):

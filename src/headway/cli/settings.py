@@ -305,6 +305,7 @@ class Settings(BaseSettings):
                 config, key = to.split(".")
                 made[config][key] = getattr(self, name)
         made["server"]["allowed_hosts"] = callable_names(self.host, self.allowed_hosts, has_key=bool(self.api_key))
+        made["pool"]["expects_more"] = self.catalog or self.database_url is not None or self.models_file is not None
         made["engine"]["strict"] = not self.non_strict
         made["engine"]["warm_chat_template"] = self.chat_template if self.warm_prefix else None
         engine = EngineConfig(**made["engine"])

@@ -118,6 +118,7 @@ def _plan(model: ModelConfig, path: Path, task: EngineTask, budget: Amounts) -> 
     """From the memory plan; None: there is no budget of its device."""
     from headway.engine.encoder_loading import plan_encoder_model
     from headway.engine.loading import plan_language_model
+    from headway.planner.memory import DEFAULT_KV_FRACTION
 
     device = engine_device(model.engine)
     available = budget.get(device)
@@ -132,7 +133,10 @@ def _plan(model: ModelConfig, path: Path, task: EngineTask, budget: Amounts) -> 
     need = _need((plan.weights_bytes + plan.workspace_bytes) * plan.num_ranks, device, plan.num_ranks, load_s)
     context_blocks = -(-plan.max_model_len // plan.block_size)
     context_bytes = context_blocks * plan.block_size * plan.kv_bytes_per_token * plan.num_ranks
-    return with_cache(need, kv_bytes=plan.kv_bytes * plan.num_ranks, context_bytes=context_bytes)
+    kv_bytes = plan.kv_bytes * plan.num_ranks
+    if config.kv_cache_memory is None:  # alone on a GPU it would take nearly all, and nothing fitted beside it
+        kv_bytes = min(kv_bytes, max(context_bytes, int(DEFAULT_KV_FRACTION * available)))
+    return with_cache(need, kv_bytes=kv_bytes, context_bytes=context_bytes)
 
 
 def _need(num_bytes: int, device: str, num_processes: int, load_s: float) -> Need:

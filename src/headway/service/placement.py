@@ -8,7 +8,7 @@ A ticket for a model that is ready, in order of the cases:
     1. the model leaves, or is in an older ticket's way  wait
     2. else                                              grant
 A model that is down, and which a ticket or nobody (kept) wants:
-    3. nobody knows what it needs                        estimate; the only model there is: start, with all reserved
+    3. nobody knows what it needs                        estimate; the only one, and no catalog: start, all reserved
     4. it needs more than the budget                     deny OutOfMemory, with both numbers
     5. what is pinned leaves too little                  deny ModelNotReady, with the names
     6. it fits                                           start, with as much more as is free; but not too many at once
@@ -154,7 +154,7 @@ class _Placement:
     def _consider(self, name: str, *, may_evict: bool) -> None:
         need = self._step.state.models[name].need
         if need is None:  # 3
-            if len(self._step.state.models) > 1:
+            if len(self._step.state.models) > 1 or self._step.rules.config.expects_more:
                 self._estimate(name)
             else:
                 self._start(name, Need(self._step.rules.budget, num_places=0))

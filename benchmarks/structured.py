@@ -65,6 +65,8 @@ EXPLOSIVE: list[tuple[str, Any]] = [
     ("json_schema", {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(4000)}}),
     ("grammar", "\n".join(["start: " + " ".join(f"r{i}" for i in range(300)), *_OPTIONAL])),
 ]
+MORE = 4
+"""Times as many tokens get answers that were cut."""
 PROMPT = "Write a JSON document that describes a person, with all fields filled in:\n"
 
 
@@ -194,15 +196,13 @@ def measure_forced(arguments: argparse.Namespace) -> None:
 
 
 def measure_schemas(arguments: argparse.Namespace) -> None:
-    """Random schemas, 32 at once: each answer that was not cut is JSON and valid."""
-    run = Run(arguments.model, max_num_seqs=32, kv_cache_memory=2**30)
+    """Random schemas, many at once: each answer that was not cut is JSON and valid. Cut ones get more tokens once."""
+    run = Run(arguments.model, max_num_seqs=arguments.streams, kv_cache_memory=2**30)
     schemas = dict(_constrained(_schemas(arguments)))
     begin = time.perf_counter()
-    asked = list(schemas.items())
-    for first in range(0, len(asked), 32):
-        for name, (_, constraint) in asked[first : first + 32]:
-            run.submit(name, constraint, temperature=0.7, seed=int(name), max_tokens=arguments.tokens)
-        run.run()
+    _answer(run, {name: constraint for name, (_, constraint) in schemas.items()}, arguments.tokens)
+    was_cut = {name for name, end in run.ends.items() if end.finish_reason == "length"}
+    _answer(run, {name: schemas[name][1] for name in was_cut}, MORE * arguments.tokens)
     refusals = {name: answer.error for name, answer in run.answers.items() if isinstance(answer, wire.Refused)}
     num_refused = arguments.schemas - len(schemas) + len(refusals)
     for words, count in Counter(_kind_of(error.message) for error in refusals.values()).most_common(25):
@@ -224,12 +224,20 @@ def measure_schemas(arguments: argparse.Namespace) -> None:
     num_whole = len(run.ends) - cut - failed
     print(
         f"schemas {arguments.first} to {arguments.first + arguments.schemas - 1}: {num_whole} whole answers, "
-        f"{num_whole - len(invalid)} valid; {cut} cut at {arguments.tokens} tokens, {num_refused} refused, "
+        f"{num_whole - len(invalid)} valid; {cut} cut at {MORE * arguments.tokens} tokens, {num_refused} refused, "
         f"{failed} ended by an error; "
         f"{time.perf_counter() - begin:.0f} s"
     )
     if invalid:
         raise SystemExit(1)
+
+
+def _answer(run: Run, constraints: dict[str, wire.Constraint], num_tokens: int) -> None:
+    """Until all are answered: who ends makes room for the next."""
+    for name, constraint in constraints.items():
+        run.tokens.pop(name, None)
+        run.submit(name, constraint, temperature=0.7, seed=int(name), max_tokens=num_tokens)
+    run.run()
 
 
 def _schemas(arguments: argparse.Namespace) -> Iterator[tuple[int, Any]]:
@@ -318,7 +326,7 @@ def main() -> None:
     print(describe_machine())
     arguments.model = arguments.model or fetch_demo(default_cache_dir())
     arguments.tokens = arguments.tokens or (400 if arguments.what == "schemas" else 96)
-    arguments.streams = arguments.streams or (64 if arguments.what == "streams" else 1)
+    arguments.streams = arguments.streams or (64 if arguments.what in ("streams", "schemas") else 1)
     {
         "streams": measure_streams,
         "forced": measure_forced,

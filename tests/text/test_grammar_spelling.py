@@ -1,5 +1,9 @@
 """What a model's vocabulary cannot write is refused as the grammar is compiled, and is no panic on the way."""
 
+import json
+from typing import Any
+
+import jsonschema
 import pytest
 
 from headway.core.structured import StructuredOutputs
@@ -7,7 +11,7 @@ from headway.engine.constraint_tokens import ConstraintTokens
 from headway.errors import InvalidRequest
 from headway.text.byte_alphabet import CHARACTER_OF_BYTE
 from headway.text.grammar_compiler import compile_grammar
-from headway.text.grammar_spelling import check_spelling, unusual_characters
+from headway.text.grammar_spelling import check_spelling, leave_out_unwritable, unusual_characters
 from headway.text.source import GgufVocabulary, TextSource
 from headway.text.structured import structured_grammar
 from headway.text.tokenizer import make_tokenizer
@@ -86,3 +90,41 @@ def test_what_is_written_as_an_escape_is_told_without_the_librarys_panic(tokens:
     assert caught.value.message == (
         "here cannot be enforced: it leaves no choice but a text that this model has no tokens for"
     )
+
+
+CHOICES: list[tuple[Any, list[Any], list[Any]]] = [
+    ({"enum": ["é", f"a{RARE}", 1]}, ["é", 1], []),
+    ({"anyOf": [{"const": [RARE]}, {"type": "null"}]}, [None], []),
+    ({"oneOf": [{"enum": [RARE, "b"]}, {"type": "integer"}]}, ["b", 3], []),
+    (
+        {"type": "object", "properties": {RARE: {"type": "null"}, "a": {"type": "integer"}}},
+        [{}, {"a": 1}, {"a": 1, "b": "c"}],
+        [{"a": "x"}],
+    ),
+    ({"type": "object", "properties": {RARE: {}}, "additionalProperties": False}, [{}], [{"a": 1}]),
+    ({"type": "array", "items": {"type": "object", "required": [RARE]}}, [[]], [[{}]]),
+    ({"type": "array", "items": {"$ref": "#/$defs/e"}, "$defs": {"e": {"enum": [RARE, "e"]}}}, [["e", "e"]], [["f"]]),
+    ({"type": "object", "patternProperties": {"^a": {"enum": [RARE, 2]}}}, [{"ab": 2, "c": 0}], [{"a": 1}]),
+]
+
+
+@pytest.mark.parametrize(("schema", "taken", "refused"), CHOICES)
+def test_where_another_choice_is_left_the_unwritable_one_is_left_out(
+    tokens: ConstraintTokens, schema: Any, taken: list[Any], refused: list[Any]
+) -> None:
+    text = leave_out_unwritable(grammar_of("json_schema", schema), tokens.can_spell)
+    check_spelling(text, tokens.can_spell, "here")
+    matcher = compile_grammar(tokens.llguidance, text)
+    for answers, is_right in ((taken, True), (refused, False)):
+        for answer in answers:
+            ids = tokens.encode_bytes(json.dumps(answer, ensure_ascii=False).encode())
+            copy = matcher.deep_copy()
+            is_taken = copy.validate_tokens(ids) == len(ids) and copy.consume_tokens(ids) and copy.is_accepting()
+            assert is_taken is is_right, (schema, answer)
+            assert jsonschema.Draft202012Validator(schema).is_valid(answer) is is_right
+
+
+def test_a_grammar_that_the_model_can_write_stays_as_it_is(tokens: ConstraintTokens) -> None:
+    for kind, value in (("json_schema", {"enum": ["é", "☀"]}), ("choice", ["é", RARE]), ("json_object", None)):
+        text = grammar_of(kind, value)
+        assert leave_out_unwritable(text, tokens.can_spell) is text

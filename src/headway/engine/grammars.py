@@ -18,13 +18,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
+import llguidance
+
 from headway.engine.compiled_grammar import ALONE, SERVED, CompiledGrammar, make_late
 from headway.engine.constraint_tokens import ConstraintTokens
 from headway.engine.grammar_trial import GrammarTrial
 from headway.engine.side_threads import give_way
-from headway.errors import HeadwayError, InternalError, InvariantBroken, QueueFull
+from headway.errors import HeadwayError, InternalError, InvalidRequest, InvariantBroken, QueueFull
 from headway.text.grammar_compiler import ANY_PARAM, compile_grammar, needs_trial, seconds_to_begin
-from headway.text.grammar_spelling import check_spelling
+from headway.text.grammar_spelling import check_spelling, leave_out_unwritable
 from headway.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -124,8 +126,9 @@ class Grammars:
         with self._settling(grammar):
             self._check_wanted(grammar)
             self._trial.start()  # beside the tokens
-            self._trial.make_ready(self._make_tokens().for_trial)
-            self._trial.check(grammar.text, grammar.patience.trial_s)
+            tokens = self._make_tokens()
+            self._trial.make_ready(tokens.for_trial)
+            self._trial.check(leave_out_unwritable(grammar.text, tokens.can_spell), grammar.patience.trial_s)
             self._pool.submit(self._compile, grammar, is_tried=True)
 
     def _compile(self, grammar: CompiledGrammar, *, is_tried: bool) -> None:
@@ -137,8 +140,7 @@ class Grammars:
             grammar.begin_compiling()
             started_s = self._now()
             if grammar.text:
-                check_spelling(grammar.text, grammar.tokens.can_spell, ANY_PARAM)
-                grammar.matcher = compile_grammar(grammar.tokens.llguidance, grammar.text)
+                grammar.matcher = _compile_writable(grammar.text, grammar.tokens)
                 grammar.mask_s = seconds_to_begin(grammar.matcher)
             with self._lock:
                 self.compile_s += self._now() - started_s
@@ -182,3 +184,14 @@ class Grammars:
 
     def _drop(self, key: bytes) -> None:
         self._num_kept_bytes -= self._kept.pop(key).num_bytes
+
+
+def _compile_writable(text: str, tokens: ConstraintTokens) -> llguidance.LLMatcher:
+    """A matcher of what the model can write of it. Raises InvalidRequest where that is nothing."""
+    writable = leave_out_unwritable(text, tokens.can_spell)
+    check_spelling(writable, tokens.can_spell, ANY_PARAM)
+    try:
+        return compile_grammar(tokens.llguidance, writable)
+    except InvalidRequest:
+        check_spelling(text, tokens.can_spell, ANY_PARAM)  # nothing can match for want of it: that says more
+        raise

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.errors import InvariantBroken
+from headway.text.schema_names import has_open_names
 
 JsonSchema = Mapping[str, Any] | bool
 Part = str | JsonSchema
@@ -14,6 +15,8 @@ Part = str | JsonSchema
 JSON_SPACING: Mapping[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space of all JSON that is enforced: one space behind a comma and a colon. A model that may add white space as
 it likes can go on adding it for ever."""
+_ONE_SPELLING = {"json_allowed_escapes": 'nrbtf\\"'}
+"""Without \\u: each text is written in one way. Control characters that need it are not written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ def json_part(schema: JsonSchema, *, is_lenient: bool = False) -> JsonSchema:
     if schema is False:
         return False
     keywords = {} if schema is True else dict(schema)
-    return {**keywords, "x-guidance": {**JSON_SPACING, "lenient": is_lenient, "coerce_one_of": is_lenient}}
+    escapes = _ONE_SPELLING if has_open_names(keywords) else {}
+    options = {**JSON_SPACING, **escapes, "lenient": is_lenient, "coerce_one_of": is_lenient}
+    return {**keywords, "x-guidance": options}
 
 
 def lark_text(text: str) -> str:

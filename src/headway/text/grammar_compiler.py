@@ -14,6 +14,7 @@ import llguidance
 
 from headway.errors import HeadwayError, InvalidRequest
 from headway.text.schema_bounds import check_schema
+from headway.text.schema_names import check_num_properties
 from headway.text.schema_search import find_place
 
 MAX_GRAMMAR_BYTES = 256 * 1024
@@ -63,6 +64,8 @@ def compile_grammar(tokenizer: llguidance.LLTokenizer, text: str, *, param: str 
     schemas = list(_schemas(text))
     for schema in schemas:
         check_schema(schema, param)
+        if not _is_lenient(schema):
+            check_num_properties(schema, param)
     matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
     for tried in (matcher, _begun(matcher)):
         if tried.is_error():
@@ -135,6 +138,11 @@ def _words(matcher: llguidance.LLMatcher) -> str:
         return "it leaves no choice but a text that this model has no tokens for"
     words = matcher.get_error().split("<state>")[0].split("<non-verbose/>")[0].strip()
     return "\n".join(line[:MAX_LINE] for line in _IN_OUR_WORDS.get(words, words).splitlines())[:MAX_WORDS]
+
+
+def _is_lenient(schema: Any) -> bool:
+    """What cannot be enforced is left out of it (grammar.json_part)."""
+    return isinstance(schema, dict) and bool(schema.get("x-guidance", {}).get("lenient"))
 
 
 def _schemas(text: str) -> Iterator[Any]:

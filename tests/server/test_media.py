@@ -3,13 +3,16 @@ else."""
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpcore2
 import pytest
 
 from headway.errors import InvalidRequest, PayloadTooLarge
+from headway.server import media
 from headway.server.basic.predict_input import read_value
 from headway.server.media import CheckedBackend, ForbiddenAddress, MediaFetcher, check_public
 
@@ -123,6 +126,72 @@ async def test_a_name_is_resolved_once_and_its_checked_address_is_connected_to(
     assert connected == ["93.184.216.34"]
     with pytest.raises(ForbiddenAddress):
         await backend.connect_tcp("rebinding.example", 80)
+
+
+class TestAddresses:
+    """A name with several: each is tried, each was checked."""
+
+    @pytest.fixture
+    def tried(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        """Addresses and what becomes of a connection to them: an error, or an event that never comes."""
+        ends: dict[str, Any] = {}
+        self.connected: list[str] = []
+
+        async def connect(_: Any, host: str, port: int, *args: Any, **options: Any) -> str:
+            self.connected.append(host)
+            end = ends.get(host)
+            if isinstance(end, Exception):
+                raise end
+            if end is not None:
+                await end.wait()
+            return host
+
+        monkeypatch.setattr(httpcore2.AnyIOBackend, "connect_tcp", connect)
+        monkeypatch.setattr(media, "NEXT_AFTER_S", 0.01)
+        return ends
+
+    async def connect(self, monkeypatch: pytest.MonkeyPatch, *addresses: str) -> Any:
+        async def getaddrinfo(_: asyncio.AbstractEventLoop, host: str, port: int, **__: Any) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+        return await CheckedBackend(frozenset()).connect_tcp("many.example", 443)
+
+    async def test_the_next_where_one_refuses_or_is_silent(
+        self, tried: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tried |= {"2606:4700::1": httpcore2.ConnectError("no route"), "1.1.1.1": asyncio.Event()}
+        assert await self.connect(monkeypatch, "2606:4700::1", "1.1.1.1", "1.1.1.1", "8.8.8.8") == "8.8.8.8"
+        assert self.connected == ["2606:4700::1", "1.1.1.1", "8.8.8.8"]
+
+    async def test_the_last_one_s_error_is_told_and_no_more_than_four_are_tried(
+        self, tried: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        addresses = [f"1.1.1.{number}" for number in range(1, 7)]
+        tried |= {each: httpcore2.ConnectError(f"{each} refuses") for each in addresses}
+        with pytest.raises(httpcore2.ConnectError, match=r"1\.1\.1\.4 refuses"):
+            await self.connect(monkeypatch, *addresses)
+        assert self.connected == addresses[:4]
+
+    async def test_one_inside_among_them_and_none_is_connected_to(
+        self, tried: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ForbiddenAddress):
+            await self.connect(monkeypatch, "1.1.1.1", "8.8.8.8", "8.8.4.4", "9.9.9.9", "10.0.0.1")
+        assert self.connected == []
+
+    async def test_all_of_them_have_one_deadline(self, tried: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        tried |= {"1.1.1.1": asyncio.Event(), "8.8.8.8": asyncio.Event()}
+
+        async def getaddrinfo(_: asyncio.AbstractEventLoop, host: str, port: int, **__: Any) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in ("1.1.1.1", "8.8.8.8")]
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+        fetcher = MediaFetcher(max_bytes=10, timeout_s=0.05)
+        fetcher._tls = ssl.create_default_context()  # whose making takes as long
+        with pytest.raises(InvalidRequest, match=r"not read within 0\.05 s"):
+            await fetcher.fetch("http://many.example/", "u")
+        assert self.connected == ["1.1.1.1", "8.8.8.8"]
 
 
 async def test_a_listed_domain_may_be_inside_and_its_bytes_come_whole() -> None:

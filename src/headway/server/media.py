@@ -3,7 +3,8 @@
     1. http and https, to the scheme's own port or one over 1023; no user and password in the URL.
     2. The name is resolved here, once, and the connection goes to an address that was checked: a name that is answered
        otherwise a moment later (DNS rebinding) changes nothing. Only addresses of the public internet are taken: not
-       loopback, private, link-local (a cloud's metadata), shared, reserved, multicast, nor IPv4 inside IPv6.
+       loopback, private, link-local (a cloud's metadata), shared, reserved, multicast, nor IPv4 inside IPv6. Where one
+       does not answer the next is tried, all of them checked before the first.
     3. A redirect is followed at most three times, and each goes through 1 and 2.
     4. At most `max_bytes`, counted while they come, and at most `timeout_s` for all of it. No cookies, no proxy of the
        environment, no compression (which could be a bomb).
@@ -17,6 +18,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -25,6 +27,10 @@ import httpcore2
 from headway.errors import InvalidRequest, PayloadTooLarge
 
 MAX_REDIRECTS = 3
+MAX_ADDRESSES = 4
+"""Of one name, that are tried."""
+NEXT_AFTER_S = 2.0
+"""How long one may take while there is another."""
 _PORTS = {"http": 80, "https": 443}
 _LOWEST_FREE_PORT = 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -124,11 +130,16 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
     async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
         """2. Raises ForbiddenAddress, OSError."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [str(each[4][0]) for each in found]
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if host.lower() not in self._trusted:
             for address in addresses:
                 check_public(address)
-        return await self._inner.connect_tcp(addresses[0], port, *args, **options)
+        *others, last = addresses[:MAX_ADDRESSES]
+        for address in others:
+            with suppress(OSError, httpcore2.ConnectError, httpcore2.ConnectTimeout, TimeoutError):
+                async with asyncio.timeout(NEXT_AFTER_S):
+                    return await self._inner.connect_tcp(address, port, *args, **options)
+        return await self._inner.connect_tcp(last, port, *args, **options)
 
     async def sleep(self, seconds: float) -> None:
         """As the base has it."""

@@ -1,5 +1,6 @@
 """What is told of the server and its models, loading them and letting them go; language models and encoders."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from tests.server.conftest import say
+from tests.server.conftest import listening, say, token, until
 from tests.server.oip.conftest import LANGUAGE, OipService, add_sub_inputs, tensor
 
 import headway
-from headway.config import ModelType
-from headway.errors import CorruptCheckpoint, InvalidConfig, ModelNotReady
+from headway.config import ModelType, ServerConfig
+from headway.errors import CorruptCheckpoint, InvalidConfig, ModelNotReady, QueueFull, WorkerDied
+from headway.server.app import make_app, server_state
 from headway.service.frameworks import speaks_text
 
 
@@ -117,6 +119,48 @@ async def test_inferences_are_counted_by_model_and_version(client: httpx2.AsyncC
     assert told["last_inference"] > 1_700_000_000_000
     every = (await client.get("/v2/models/stats")).json()["model_stats"]
     assert [each["inference_count"] for each in every if each["name"] == "identity"] == [0]
+
+
+async def test_generated_texts_are_counted_too(client: httpx2.AsyncClient, service: OipService) -> None:
+    async def counts() -> tuple[int, int]:
+        (told,) = (await client.get("/v2/models/m/stats")).json()["model_stats"]
+        stats = told["inference_stats"]
+        assert (stats["success"]["ns"] > 0, stats["fail"]["ns"] > 0) == (
+            stats["success"]["count"] > 0,
+            stats["fail"]["count"] > 0,
+        )
+        return stats["success"]["count"], stats["fail"]["count"]
+
+    async def ask(way: str, **fields: Any) -> httpx2.Response:
+        return await client.post(f"/v2/models/m/{way}", json={"text_input": "hi", **fields})
+
+    assert await counts() == (0, 0)
+    for number, way in enumerate(("generate", "generate_stream"), 1):
+        assert (await ask(way)).status_code == 200
+        assert await counts() == (number, 0)
+    service.script = lambda request: [token(0, "a"), WorkerDied("gone")]
+    for number, way in enumerate(("generate", "generate_stream"), 1):
+        await ask(way)
+        assert await counts() == (2, number)
+    service.refusal = QueueFull("too many wait")
+    for number, way in enumerate(("generate", "generate_stream"), 3):
+        assert (await ask(way)).status_code == 503
+        assert await counts() == (2, number)
+    service.refusal = None
+    assert (await ask("generate", parameters={"n": 2})).status_code == 400
+    assert await counts() == (2, 5)
+
+
+async def test_a_stream_whose_client_leaves_is_counted_as_failed(service: OipService) -> None:
+    never = asyncio.Event()
+    service.script = lambda request: [token(0, "a"), never]
+    app = make_app(service, ServerConfig(port=0))
+    async with listening(app) as server, httpx2.AsyncClient(base_url=server.url) as client:
+        async with client.stream("POST", "/v2/models/m/generate_stream", json={"text_input": "hi"}) as response:
+            await anext(response.aiter_bytes())
+        statistics = server_state(app).inferences.of(("m", "1"))
+        await until(lambda: statistics.num_failures)
+        assert (statistics.num_successes, statistics.num_failures) == (0, 1)
 
 
 async def test_a_language_model_answers_with_its_text(client: httpx2.AsyncClient, service: OipService) -> None:

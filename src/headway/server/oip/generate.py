@@ -3,6 +3,7 @@
 {"text_input": "...", "parameters": {"temperature": 0, "max_tokens": 5}, "id"?} gives
 {"model_name", "model_version", "text_output", "finish_reason"}; the stream gives one such event for each piece, whose
 text_output is what came new, and the last of which has the finish_reason. One that failed ends with {"error": "..."}.
+Both are counted in the model's statistics: a stream when it ends, as failed where its client does not get all of it.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from headway.core.output import TextDelta
 from headway.core.request import GenerateRequest
@@ -21,6 +23,7 @@ from headway.server.events import EventTemplate, event
 from headway.server.generation import Choice, Generation
 from headway.server.oip.errors import told_error
 from headway.server.oip.schema import GenerateBody
+from headway.server.oip.statistics import Measurement
 from headway.server.oip.targets import Target, find_target
 from headway.server.oip.text_tensors import is_encoder, is_text_model, sampled_requests
 from headway.server.state import ServerState, state_of
@@ -44,9 +47,19 @@ async def generate(request: Request, name: str, version: str, *, is_stream: bool
     if body.stream is not None and body.stream != is_stream:
         other = "generate" if is_stream else "generate_stream"
         raise InvalidRequest(f"stream is {str(body.stream).lower()}: POST .../{other} answers so", param="stream")
-    requests = await _read_requests(state, target, body, is_stream)
     texts = GeneratedTexts(target, body.id or UNSET)
-    return await answer(request, requests, Shapes(texts.whole, texts.events), is_stream=is_stream)
+    measurement = state.inferences.measure(target.statistics_key)
+    measurement.begin()
+    try:
+        requests = await _read_requests(state, target, body, is_stream)
+        response = await answer(request, requests, Shapes(texts.whole, texts.events), is_stream=is_stream)
+    except BaseException:
+        measurement.end(is_failed=True)
+        raise
+    if is_stream:
+        return CountedStream(response, texts, measurement)
+    measurement.end(is_failed=False)
+    return response
 
 
 async def _read_requests(
@@ -66,10 +79,33 @@ async def _read_requests(
     return requests
 
 
+class CountedStream(Response):
+    """A stream's answer, counted when it ends."""
+
+    def __init__(self, stream: Response, texts: "GeneratedTexts", measurement: Measurement) -> None:
+        self.status_code = stream.status_code
+        self.background = None
+        self.raw_headers = stream.raw_headers
+        self._stream = stream
+        self._texts = texts
+        self._measurement = measurement
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. Raises as the stream does."""
+        is_sent = False
+        try:
+            await self._stream(scope, receive, send)
+            is_sent = self._texts.is_ended
+        finally:
+            self._measurement.end(is_failed=not is_sent)
+
+
 class GeneratedTexts:
     """Generations to this route's answers."""
 
     def __init__(self, target: Target, id_: str | UnsetType) -> None:
+        self.is_ended = False
+        """Whether a stream has come to its end without an error."""
         self._target = target
         self._id = id_
         self._template = EventTemplate(lambda text: event(self._told(text, None)))
@@ -98,6 +134,7 @@ class GeneratedTexts:
 
     def end(self) -> bytes:
         """Nothing: the connection's end of the body is the stream's."""
+        self.is_ended = True
         return b""
 
     def fail(self, error: Exception) -> bytes:

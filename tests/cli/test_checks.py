@@ -1,7 +1,10 @@
 import json
 import os
 import socket
+import sys
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +14,8 @@ from headway.cli.checks import (
     check_cache,
     check_demo,
     check_executors,
+    check_extras,
+    check_gpus,
     check_memory,
     check_module,
     check_port,
@@ -20,6 +25,8 @@ from headway.cli.checks import (
     find_port_holder,
 )
 from headway.cli.main import run
+from headway.observe.gpus import open_gpus
+from headway.testing.fake_gpus import FakeGpus
 
 GIB = 1 << 30
 
@@ -29,6 +36,44 @@ def test_the_processor_line_tells_cores_and_what_computing_can_use() -> None:
     assert check.detail == "3 of 8 cores usable; instruction sets: amx_bf16, avx2, avx512_bf16"
     assert check_processor(frozenset(), 1, 1).detail.endswith("none that matter here")
     assert check_python().status == "ok"
+
+
+def test_gpus_are_told_or_what_is_missing_to_count_their_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_gpus(open_gpus(tmp_path)) == Check("gpus", "ok", "none (no NVIDIA driver)")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    absent = check_gpus(open_gpus(tmp_path))
+    assert (absent.status, absent.advice) == ("warning", "pip install 'headway[gpu]'")
+    assert "nvidia-ml-py is not installed" in absent.detail
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+
+    class NVMLError(Exception):
+        pass
+
+    def fail() -> None:
+        raise NVMLError("Driver/library version mismatch")
+
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=NVMLError, nvmlInit=fail))
+    broken = check_gpus(open_gpus(tmp_path))
+    assert (broken.status, "version mismatch" in broken.detail, "nvidia-smi" in broken.advice) == (
+        "warning",
+        True,
+        True,
+    )
+    assert check_gpus(FakeGpus(80 << 30, 24 << 30)).detail == "cuda:0 80.0 GiB, cuda:1 24.0 GiB"
+
+
+def test_every_extra_is_told_and_what_is_missing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(checks.EXTRAS) == set(project["optional-dependencies"]) - {"dev"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("s3fs", "onnx") else name)
+    check = check_extras()
+    assert check.status == "ok"
+    assert check.detail.endswith("gpu; not installed: onnx, s3 (pip install 'headway[NAME]')")
 
 
 @pytest.mark.parametrize(("available", "status"), [(GIB, "ok"), (GIB - 1, "warning")])
@@ -118,6 +163,8 @@ def test_doctor_examines_this_machine(capsys: pytest.CaptureFixture[str], monkey
         "formats",
         "native",
         "executors",
+        "gpus",
+        "extras",
         "port",
         "settings",
     }

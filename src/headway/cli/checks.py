@@ -8,15 +8,28 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from headway.cli.sizes import format_bytes
+from headway.observe.gpus import Gpus
 
 _LEAST_MEMORY = 1 << 30
 _LEAST_DISK = 1 << 30
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "torch": ("torch", "safetensors"),
+    "vision": ("torchvision", "PIL"),
+    "transformers": ("torch", "transformers"),
+    "onnx": ("onnxruntime", "onnx"),
+    "grpc": ("grpc", "google.protobuf"),
+    "postgres": ("psycopg",),
+    "s3": ("s3fs",),
+    "gs": ("gcsfs",),
+    "gpu": ("pynvml",),
+}
+"""What tells of each optional part of the installation that it is there."""
 _COMPUTING = re.compile(r"sse4_2$|avx|fma$|f16c$|amx_|asimd|sve|i8mm$|bf16$|neon$")
 
 
@@ -101,6 +114,35 @@ def check_executors() -> Check:
     if importlib.util.find_spec("torch") is None:
         return Check("executors", "ok", f"{native}; torch is not installed, and few models or dtypes need it")
     return Check("executors", "ok", f"{native}, torch")
+
+
+def check_gpus(found: Gpus | str) -> Check:
+    """What models can take on each GPU; `found`: as open_gpus() gives it."""
+    if found == "":
+        return Check("gpus", "ok", "none (no NVIDIA driver)")
+    if isinstance(found, str):
+        is_absent = "not installed" in found
+        advice = "pip install 'headway[gpu]'" if is_absent else "see nvidia-smi, and mend the driver"
+        return Check("gpus", "warning", f"an NVIDIA driver is there, but {found}: no GPU's memory is counted", advice)
+    sizes = [f"cuda:{index} {format_bytes(size)}" for index, size in enumerate(found.total_bytes())]
+    return Check("gpus", "ok", ", ".join(sizes) or "none")
+
+
+def check_extras() -> Check:
+    """Which optional parts are installed; what is not is named with its extra, and needed by who uses it alone."""
+    absent = {extra for extra, modules in EXTRAS.items() for module in modules if not _is_installed(module)}
+    present = ", ".join(extra for extra in EXTRAS if extra not in absent) or "none"
+    missing = ", ".join(extra for extra in EXTRAS if extra in absent)
+    return Check(
+        "extras", "ok", present + (f"; not installed: {missing} (pip install 'headway[NAME]')" if missing else "")
+    )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package that it would be in
+        return False
 
 
 def check_port(host: str, port: int, find_holder: Callable[[int], str | None]) -> Check:

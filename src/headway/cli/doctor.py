@@ -15,6 +15,8 @@ from headway.cli.checks import (
     check_cache,
     check_demo,
     check_executors,
+    check_extras,
+    check_gpus,
     check_memory,
     check_module,
     check_port,
@@ -56,6 +58,7 @@ def _act(given: dict[str, Any]) -> int:
 def examine(flags: Mapping[str, Any], config: Path | None) -> list[Check]:
     """All findings, in the order in which they are printed."""
     from headway.checkpoint.demo import is_demo_cached
+    from headway.observe.gpus import open_gpus
     from headway.observe.machine import available_memory_bytes, isa_flags, total_memory_bytes, usable_cores
 
     settings, mistake = _settings(flags, config)
@@ -68,6 +71,8 @@ def examine(flags: Mapping[str, Any], config: Path | None) -> list[Check]:
         _formats(),
         check_module("headway._native", needed_for="running models", advice=_NATIVE_ADVICE, is_needed=True),
         check_executors(),
+        check_gpus(open_gpus()),
+        check_extras(),
         check_port(settings.host, settings.port, find_port_holder),
         check_settings(mistake, misspelt_variables(os.environ)),
     ]

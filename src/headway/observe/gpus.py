@@ -1,6 +1,6 @@
 """The GPUs of this machine, as NVIDIA's management library (NVML) tells them: no CUDA context is made for it.
 
-nvidia-ml-py is asked where it is installed and a driver is there; without them there are no GPUs.
+nvidia-ml-py (headway[gpu]) is asked where it is installed and a driver is there; without them there are no GPUs.
 """
 
 import importlib
@@ -70,12 +70,20 @@ def has_driver(root: Path = _ROOT) -> bool:
 
 
 def find_gpus(root: Path = _ROOT) -> Gpus:
-    """This machine's."""
-    if not has_driver(root) or importlib.util.find_spec("pynvml") is None:
-        return NoGpus()
+    """This machine's; NoGpus where open_gpus() has none."""
+    found = open_gpus(root)
+    return NoGpus() if isinstance(found, str) else found
+
+
+def open_gpus(root: Path = _ROOT) -> Gpus | str:
+    """This machine's, or why nobody can tell of them; "": there is no driver, and so there are none."""
+    if not has_driver(root):
+        return ""
+    if importlib.util.find_spec("pynvml") is None:
+        return "nvidia-ml-py is not installed"
     nvml = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
         return NvmlGpus(nvml)
-    except nvml.NVMLError:
-        return NoGpus()
+    except nvml.NVMLError as error:
+        return f"NVML says: {error}"

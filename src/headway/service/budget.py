@@ -28,7 +28,7 @@ def make_budget(config: PoolConfig, *, total_bytes: int | None = None, gpus: Gpu
     if config.gpu_memory_limit is not None and not sizes:
         raise InvalidConfig(
             f"gpu_memory_limit is {config.gpu_memory_limit}, and no GPU was found: leave it out, or install NVIDIA's "
-            "driver and nvidia-ml-py",
+            "driver and nvidia-ml-py (pip install 'headway[gpu]')",
             param="gpu_memory_limit",
         )
     for index, size in enumerate(sizes):

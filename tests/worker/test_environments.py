@@ -1,11 +1,14 @@
 """Environments: made, found, listed and removed; and a model of tensors that runs in one."""
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from headway.cli.main import run
@@ -13,6 +16,7 @@ from headway.config import CheckpointConfig, ModelConfig, PoolConfig, ServerConf
 from headway.core.infer import InferRequest
 from headway.errors import DownloadFailed, InvalidConfig
 from headway.service.local import LocalService
+from headway.worker import environments
 from headway.worker.environment_recipes import RECIPES, packages_for
 from headway.worker.environments import (
     RECORD,
@@ -142,6 +146,64 @@ def test_a_python_that_makes_none(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="can not make a virtual environment"):
         create_environment("x", [], python="/bin/false", folder=tmp_path)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_python_that_is_not_there_and_a_folder_that_can_not_be(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"'x' can not be made in .*No such file.*/nonexistent/python"):
+        create_environment("x", [], python="/nonexistent/python", folder=tmp_path)
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidConfig, match="'x' can not be made in"):
+        create_environment("x", [], folder=tmp_path / "file")
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(environments, "_write", write)
+    monkeypatch.setattr(environments, "_run_pip", lambda *arguments: 0)
+    with pytest.raises(InvalidConfig, match=r"No space left on device.*nothing was kept"):
+        create_environment("x", [], folder=tmp_path)
+    assert not (tmp_path / "x").exists()
+
+
+BUILDER = """#!/bin/sh
+mkdir -p "$4"
+echo $$ > {pipe}
+exec sleep 600
+"""
+CREATE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+from headway.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "stays"),
+    [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGKILL, -9, True)],
+)
+def test_what_is_interrupted_goes_on_nowhere_and_leaves_nothing_that_counts(
+    tmp_path: Path, number: int, exit_code: int, stays: bool
+) -> None:
+    pipe, builder = tmp_path / "pipe", tmp_path / "python"
+    os.mkfifo(pipe)
+    builder.write_text(BUILDER.format(pipe=pipe))
+    builder.chmod(0o755)
+    folder = tmp_path / "envs"
+    command = [sys.executable, "-c", CREATE, "env", "create", "x", "onnx", "--python", str(builder)]
+    with subprocess.Popen([*command, "--folder", str(folder)], stderr=subprocess.DEVNULL) as process:
+        child = psutil.Process(int(pipe.read_text()))
+        assert (folder / "x").is_dir()
+        process.send_signal(number)
+        assert process.wait(30.0) == exit_code
+    psutil.wait_procs([child], 30.0)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    # Of a killed one the folder stays; it is no environment, and the next build clears it.
+    assert (folder / "x").is_dir() == stays
+    assert list_environments(folder) == []
 
 
 def test_recipes_are_packages_by_a_name() -> None:

@@ -1,9 +1,13 @@
 """`headway env`: environments for models whose framework is not to be installed beside Headway."""
 
+import contextlib
 import shutil
+import signal
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -50,7 +54,8 @@ def _create(
     from headway.worker.environments import create_environment
 
     wanted, without = packages_for(name, packages or [])
-    made = create_environment(name, wanted, without=without, python=_whole(python), folder=folder, say=note)
+    with _ended_by_sigterm():
+        made = create_environment(name, wanted, without=without, python=_whole(python), folder=folder, say=note)
     say(f"{name} is ready: Python {made.python}, {len(made.packages)} packages")
     say(f'a model uses it by "interpreter": "{name}"')
 
@@ -71,6 +76,20 @@ def _remove(name: Name, folder: Folder = None) -> None:
 
     remove_environment(name, folder)
     say(f"removed {name}")
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """As by Ctrl-C: what is half made is cleared."""
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _whole(python: str | None) -> str | None:

@@ -15,11 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from headway.checkpoint.package_index import find_pip
 from headway.errors import DownloadFailed, InvalidConfig
+from headway.observe.processes import die_with_parent
 
 NEEDED = ("msgspec>=0.19", "numpy>=1.26")
 """What every environment has: headway_wire's and the predictors'."""
@@ -96,15 +98,30 @@ def create_environment(
         say: is told each step.
     """
     env = (folder or default_envs_dir()) / _checked(name)
-    with _alone(env):
-        if (env / RECORD).is_file():
-            raise InvalidConfig(f"there is an environment {name!r} already: headway env remove {name}, or another name")
+    try:
+        with _alone(env):
+            return _build_anew(env, name, packages, without, python or sys.executable, say)
+    except OSError as error:  # a full disk, a folder that may not be written, a Python that is not there
+        raise InvalidConfig(f"the environment {name!r} can not be made in {env}: {error}; nothing was kept") from error
+
+
+def _build_anew(
+    env: Path,
+    name: str,
+    packages: Sequence[str],
+    without: Sequence[str],
+    python: str,
+    say: Callable[[str], None],
+) -> Environment:
+    """In place of what an interrupted build left; where this one fails, or is interrupted, nothing stays."""
+    if (env / RECORD).is_file():
+        raise InvalidConfig(f"there is an environment {name!r} already: headway env remove {name}, or another name")
+    shutil.rmtree(env, ignore_errors=True)
+    try:
+        return _build(env, name, packages, without, python, say)
+    except BaseException:
         shutil.rmtree(env, ignore_errors=True)
-        try:
-            return _build(env, name, packages, without, python or sys.executable, say)
-        except BaseException:
-            shutil.rmtree(env, ignore_errors=True)
-            raise
+        raise
 
 
 def list_environments(folder: Path | None = None) -> list[Environment]:
@@ -136,7 +153,7 @@ def _build(
     pip = find_pip()
     # Ours installs for it: one of its own takes longer to come than all that is needed.
     command = [python, "-m", "venv", *(["--without-pip"] if pip else []), str(env)]
-    made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    made = _run(command, capture_output=True, text=True)
     if made.returncode:
         words = (made.stdout + made.stderr).strip()[-500:]
         raise InvalidConfig(
@@ -148,7 +165,10 @@ def _build(
         raise DownloadFailed(f"pip could not install {', '.join(asked)} (its words are above); nothing was kept")
     if without and _run_pip(env, pip, ["uninstall", "--yes", *without]):
         raise DownloadFailed(f"pip could not take out {', '.join(without)} (its words are above); nothing was kept")
-    found = subprocess.run([str(_python_of(env)), "-c", _LIST_CODE], capture_output=True, check=True)
+    found = _run([str(_python_of(env)), "-c", _LIST_CODE], capture_output=True)
+    if found.returncode:
+        words = found.stderr.decode(errors="replace").strip()[-500:]
+        raise InvalidConfig(f"the Python of {env} can not tell what was installed: {words}; nothing was kept")
     facts = msgspec.json.decode(found.stdout)
     record = Environment(name=name, asked=list(packages), created=int(time.time()), **facts)
     _write(env / RECORD, msgspec.json.encode(record))
@@ -160,7 +180,12 @@ def _run_pip(env: Path, pip: Sequence[str] | None, arguments: Sequence[str]) -> 
     own = str(_python_of(env))
     command = [*pip, "--python", own] if pip else [own, "-m", "pip"]
     command += [arguments[0], "--no-input", "--disable-pip-version-check", *arguments[1:]]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()).returncode
+    return _run(command, stdout=sys.stderr.fileno()).returncode
+
+
+def _run(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
+    """Waits for the command, which ends with us: nobody installs into a folder that nobody knows of any more."""
+    return subprocess.run(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent, **options)
 
 
 def _write(path: Path, data: bytes) -> None:

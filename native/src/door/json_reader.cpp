@@ -44,7 +44,7 @@ constexpr std::array<double, 23> kPowersOf10 = {1e0,  1e1,  1e2,  1e3,  1e4,  1e
 constexpr uint64_t kMaxExact = uint64_t{1} << 53;  // integers up to here are doubles
 constexpr int32_t kMaxExponent = 100000;           // what is over it is so too with every digit that a text can have
 
-bool is_digit(char one) { return one >= '0' && one <= '9'; }
+bool is_digit(char one) { return static_cast<unsigned char>(one - '0') < 10; }
 
 }  // namespace
 
@@ -165,87 +165,103 @@ bool JsonReader::hex4(uint32_t& code) {
     return true;
 }
 
-// Its text is looked at once, and where its digits and exponent are few (W. D. Clinger, How to read floating point numbers
-// accurately, 1990) the double is one exact product or quotient; else from_chars() makes it.
-bool JsonReader::number(JsonNumber& number) {
-    pass_space();
-    const char* begin = at_;
-    const bool is_negative = at_ != end_ && *at_ == '-';
-    if (is_negative) ++at_;
-    if (at_ == end_ || !is_digit(*at_)) return false;
-    uint64_t digits = 0;
-    bool is_exact = true;  // digits are all there
-    const auto take_digits = [&] {
-        const char* first = at_;
-        for (; at_ != end_ && is_digit(*at_); ++at_) {
-            const auto digit = static_cast<uint64_t>(*at_ - '0');
-            is_exact = is_exact && digits <= (UINT64_MAX - digit) / 10;
-            digits = digits * 10 + digit;
-        }
-        return at_ - first;
-    };
-    const bool is_zero_first = *at_ == '0';
-    if (take_digits() > 1 && is_zero_first) return false;
-    int32_t exponent = 0;
-    bool is_integer = true;
-    if (at_ != end_ && *at_ == '.') {
-        ++at_;
-        const auto num_places = take_digits();
-        if (num_places == 0) return false;
-        exponent -= static_cast<int32_t>(std::min<ptrdiff_t>(num_places, kMaxExponent));
-        is_integer = false;
+bool JsonReader::take_digits(Written& written) {
+    const char* first = at_;
+    uint64_t digits = written.digits;
+    // 19 digits are below 2^64 in any case.
+    const char* last = end_ - at_ > 19 - written.num_digits ? at_ + (19 - written.num_digits) : end_;
+    for (; at_ < last && is_digit(*at_); ++at_) digits = digits * 10 + static_cast<uint64_t>(*at_ - '0');
+    for (; at_ != end_ && is_digit(*at_); ++at_) {
+        const auto digit = static_cast<uint64_t>(*at_ - '0');
+        written.is_exact = written.is_exact && digits <= (UINT64_MAX - digit) / 10;
+        digits = digits * 10 + digit;
     }
-    if (at_ != end_ && (*at_ == 'e' || *at_ == 'E')) {
-        ++at_;
-        const bool is_small = at_ != end_ && *at_ == '-';
-        if (at_ != end_ && (*at_ == '-' || *at_ == '+')) ++at_;
-        if (at_ == end_ || !is_digit(*at_)) return false;
-        int32_t written = 0;
-        for (; at_ != end_ && is_digit(*at_); ++at_) written = std::min(written * 10 + (*at_ - '0'), kMaxExponent);
-        exponent += is_small ? -written : written;
-        is_integer = false;
-    }
-    number = {is_integer && is_exact, is_negative && digits != 0, digits, 0.0};
-    number.is_integer = number.is_integer && (!is_negative || digits <= uint64_t{1} << 63);
-    if (number.is_integer) {
-        const auto magnitude = static_cast<double>(digits);
-        number.floating = number.is_negative ? -magnitude : magnitude;
-        return true;
-    }
-    number.is_negative = is_negative;
-    return convert(begin, exponent, is_exact, number);
+    written.digits = digits;
+    written.num_digits = std::min<ptrdiff_t>(written.num_digits + (at_ - first), 19);
+    return at_ != first;
 }
 
-bool JsonReader::convert(const char* begin, int32_t exponent, bool is_exact, JsonNumber& number) {
+// The digits of an exponent behind its e; one that is out of all bounds stays there.
+bool JsonReader::take_exponent(Written& written) {
+    const bool is_small = at_ != end_ && *at_ == '-';
+    if (at_ != end_ && (*at_ == '-' || *at_ == '+')) ++at_;
+    if (at_ == end_ || !is_digit(*at_)) return false;
+    int32_t exponent = 0;
+    for (; at_ != end_ && is_digit(*at_); ++at_) exponent = std::min(exponent * 10 + (*at_ - '0'), kMaxExponent);
+    written.exponent += is_small ? -exponent : exponent;
+    return true;
+}
+
+bool JsonReader::take_number(Written& written) {
+    pass_space();
+    const char* begin = at_;
+    written.is_negative = at_ != end_ && *at_ == '-';
+    if (written.is_negative) ++at_;
+    const char* first = at_;
+    if (!take_digits(written) || (*first == '0' && at_ - first > 1)) return false;
+    if (at_ != end_ && *at_ == '.') {
+        written.is_integer = false;
+        const char* point = at_++;
+        if (!take_digits(written)) return false;
+        written.exponent = -static_cast<int32_t>(std::min<ptrdiff_t>(at_ - point - 1, kMaxExponent));
+    }
+    if (at_ != end_ && (*at_ == 'e' || *at_ == 'E')) {
+        written.is_integer = false;
+        ++at_;
+        if (!take_exponent(written)) return false;
+    }
+    written.text = {begin, static_cast<size_t>(at_ - begin)};
+    return true;
+}
+
+bool JsonReader::number(JsonNumber& number) {
+    Written written;
+    if (!take_number(written)) return false;
+    const uint64_t most = written.is_negative ? uint64_t{1} << 63 : UINT64_MAX;
+    if (!written.is_integer || !written.is_exact || written.digits > most) {
+        number = {};
+        return convert(written, number.floating);
+    }
+    const auto magnitude = static_cast<double>(written.digits);
+    const bool is_negative = written.is_negative && written.digits != 0;
+    number = {true, is_negative, written.digits, is_negative ? -magnitude : magnitude};
+    return true;
+}
+
+// Where digits and exponent are few (W. D. Clinger, How to read floating point numbers accurately, 1990) one exact product
+// or quotient; else from_chars() makes it.
+bool JsonReader::convert(const Written& written, double& value) {
     constexpr auto most = static_cast<int32_t>(kPowersOf10.size()) - 1;
-    if (is_exact && number.magnitude <= kMaxExact && exponent >= -most && exponent <= most) {
-        const auto digits = static_cast<double>(number.magnitude);
-        const double value = exponent < 0 ? digits / kPowersOf10[static_cast<size_t>(-exponent)]
-                                          : digits * kPowersOf10[static_cast<size_t>(exponent)];
-        number.floating = number.is_negative ? -value : value;
+    const int32_t exponent = written.exponent;
+    if (written.is_exact && written.digits <= kMaxExact && exponent >= -most && exponent <= most) {
+        const auto digits = static_cast<double>(written.digits);
+        const double magnitude = exponent < 0 ? digits / kPowersOf10[static_cast<size_t>(-exponent)]
+                                              : digits * kPowersOf10[static_cast<size_t>(exponent)];
+        value = written.is_negative ? -magnitude : magnitude;
         return true;
     }
-    const auto [end, error] = std::from_chars(begin, at_, number.floating);
-    if (error == std::errc::result_out_of_range) return false;  // zero or infinite: left to who tells them apart
-    return error == std::errc() && end == at_ && std::isfinite(number.floating);
+    const char* last = written.text.data() + written.text.size();
+    const auto [end, error] = std::from_chars(written.text.data(), last, value);
+    // Out of range: zero or infinite, and left to who tells them apart.
+    return error == std::errc() && end == last && std::isfinite(value);
 }
 
 bool JsonReader::size(uint64_t most, uint64_t& value) {
-    JsonNumber number_;
-    if (peek() == '-' || !number(number_) || !number_.is_integer || number_.magnitude > most) return false;
-    value = number_.magnitude;
-    return true;
+    Written written;
+    if (peek() == '-' || !take_number(written)) return false;
+    value = written.digits;
+    return written.is_integer && written.is_exact && value <= most;
 }
 
 bool JsonReader::skip(int depth) {
     std::string_view text;
-    JsonNumber number_;
+    Written written;
     bool value;
     const char first = peek();
     if (first == '"') return string(text);
     if (first == 't' || first == 'f') return boolean(value);
     if (first == 'n') return take_word("null");
-    if (first != '[' && first != '{') return number(number_);
+    if (first != '[' && first != '{') return take_number(written);
     if (depth == kMaxDepth) return false;
     ++at_;
     const char closing = first == '[' ? ']' : '}';

@@ -48,7 +48,7 @@ public:
     bool boolean(bool& value);
     // Digits that begin with no zero but the one; at most `most`.
     bool size(uint64_t most, uint64_t& value);
-    // Any value, which is checked.
+    // Any value, which is checked, but for the range of its numbers.
     bool skip(int depth = 0);
 
     // The steps of an object or list: behind its opening or a value. has_more: another follows, and its comma is taken.
@@ -59,11 +59,25 @@ public:
     std::string_view rest() const { return {at_, static_cast<size_t>(end_ - at_)}; }
 
 private:
+    // A number's text: digits times 10 to the exponent.
+    struct Written {
+        std::string_view text;
+        uint64_t digits = 0;
+        ptrdiff_t num_digits = 0;  // at most 19 are counted
+        int32_t exponent = 0;
+        bool is_negative = false;
+        bool is_integer = true;  // written as one
+        bool is_exact = true;    // digits holds all of them
+    };
+
     void pass_space();
     bool unescape(const char* begin);
     bool escape();
     bool hex4(uint32_t& code);
-    bool convert(const char* begin, int32_t exponent, bool is_exact, JsonNumber& number);
+    bool take_digits(Written& written);
+    bool take_exponent(Written& written);
+    bool take_number(Written& written);
+    static bool convert(const Written& written, double& value);
 
     const char* begin_;
     const char* at_;

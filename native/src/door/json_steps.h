@@ -33,7 +33,7 @@ bool read_list(JsonReader& reader, const Read& read) {
     }
 }
 
-// The text of the next value, which is checked.
+// The text of the next value, which is checked but for its numbers' range: it must still be read.
 inline bool read_view(JsonReader& reader, std::string_view& text) {
     reader.peek();
     const size_t begin = reader.place();

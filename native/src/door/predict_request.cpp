@@ -64,8 +64,7 @@ public:
         return is_right && came_.is_all(signature_);
     }
 
-    bool read_value(std::string_view input) {
-        JsonReader reader(input);
+    bool read_value(JsonReader& reader) {
         if (!signature_.takes_values || reader.peek() == 'n') return false;
         const bool is_text = reader.peek() == '"';
         append_msgpack_string("value", fields_.msgpack);
@@ -135,17 +134,22 @@ bool find_model_id(std::string_view body, std::string& model_id) {
 bool read_predict(std::string_view body, const Signature& signature, PredictInputs inputs, InferFields& fields) {
     fields.clear();
     JsonReader reader(body);
-    std::string_view input;
+    Input input(signature, fields);
+    const auto read_input = [&] {
+        std::string_view object;
+        if (reader.peek() != '{') return inputs == PredictInputs::values && input.read_value(reader);
+        if (!read_view(reader, object)) return false;
+        if (are_tensors(object)) return input.read_tensors(object);
+        JsonReader value(object);
+        return inputs == PredictInputs::values && input.read_value(value);
+    };
     bool has_model = false, has_input = false;
     const bool is_right = is_utf8(body) && read_object(reader, [&](std::string_view key) {
         std::string_view text;
         if (key == "model_id") return claim(has_model) && reader.string(text) && !text.empty();
-        return key == "input_data" && claim(has_input) && read_view(reader, input);
+        return key == "input_data" && claim(has_input) && read_input();
     });
-    if (!is_right || !reader.is_at_end() || !has_model || !has_input) return false;
-    Input reading(signature, fields);
-    if (are_tensors(input)) return reading.read_tensors(input);
-    return inputs == PredictInputs::values && reading.read_value(input);
+    return is_right && reader.is_at_end() && has_model && has_input;
 }
 
 }  // namespace headway::door

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -230,6 +231,46 @@ def test_much_behind_the_last_member_is_not_read(tmp_path: Path) -> None:
         file.write(bytes(40 * MiB))
     with pytest.raises(CorruptCheckpoint, match="behind its last member"):
         open_archive(path, tmp_path)
+
+
+@pytest.mark.parametrize("is_zip64", [False, True])
+def test_a_zip_s_list_that_would_fill_the_memory_is_not_read(tmp_path: Path, is_zip64: bool) -> None:
+    """200,000 members of a name of one letter, in 9 MB: ten times that, once they are read."""
+    member = b"PK\1\2" + struct.pack("<HHHHHHIIIHHHHHII", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
+    directory = member * 200_000
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, len(directory), 0, 0)
+    if is_zip64:
+        record = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(directory), 0)
+        locator = struct.pack("<4sIQI", b"PK\6\7", 0, len(directory), 1)
+        end = record + locator + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    (tmp_path / "a.zip").write_bytes(directory + end)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptCheckpoint, match=f"list of members has {len(directory)} bytes, at most"):
+            open_archive(tmp_path / "a.zip", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * MiB
+    finally:
+        tracemalloc.stop()
+
+
+def test_as_many_members_as_there_may_be_are_listed(tmp_path: Path) -> None:
+    """With names as long as those of real folders."""
+    names = [f"{'a-folder-of-some-length/' * 4}{number:06}.safetensors" for number in range(archives.MAX_FILES - 4)]
+    archive = make_zip(tmp_path / "a.zip", [(name, b"") for name in names])
+    archives._Unpacking(archive, tmp_path, MiB, silent)._check_directory()
+
+
+def test_memory_that_an_archive_asks_for_and_is_not_there_is_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    archive = make_tar(tmp_path / "a.tar.xz", [("a", b"x")])
+    monkeypatch.setattr(archives._Unpacking, "_write", fail)
+    with pytest.raises(CorruptCheckpoint, match="more memory than there is"):
+        open_archive(archive, tmp_path)
+    assert not left_in(tmp_path)
 
 
 def test_the_limit_of_sources_is_kept(tmp_path: Path) -> None:

@@ -165,3 +165,21 @@ class TestNames:
 def test_what_was_measured_is_kept_with_its_entry() -> None:
     made = book(entry()).measured("m", 100, 2.5).measured("gone", 1, 1.0)
     assert (made.find("m").measured_bytes, made.find("m").measured_load_s) == (100, 2.5)
+
+
+def test_thousands_of_entries_are_put_at_once_as_one_after_the_other() -> None:
+    """In time that grows with their number: one by one, with all names compared at each, it would be minutes."""
+    entries = [
+        CatalogEntry(id=f"m{number // 2}", version=str(number % 2), is_default=number % 3 > 0, aliases=(f"a{number}",))
+        for number in range(8000)
+    ]
+    book = Book().put(*entries)
+    assert len(book.entries) == 8000
+    one_by_one = Book()
+    for entry in entries[:100]:
+        one_by_one = one_by_one.put(entry)
+    assert one_by_one == Book().put(*entries[:100])
+    changed = [CatalogEntry(id="m3", version="0", description="d"), CatalogEntry(id="m3", version="9")]
+    assert book.put(*changed) == book.put(changed[0]).put(changed[1])
+    with pytest.raises(InvalidRequest, match="'m7' is a name of m7"):
+        book.put(CatalogEntry(id="other", aliases=("m7",)))

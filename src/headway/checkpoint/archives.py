@@ -31,6 +31,9 @@ _MAX_NAME_LENGTH = 1024
 _DRIVE = re.compile("[A-Za-z]:")
 _CHUNK_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 1 << 20
+_MAX_DIRECTORY_BYTES = 8 << 20
+"""Of a zip's list of members, which is read whole: some hundred bytes for each of MAX_FILES. Each of its 46 bytes or
+more becomes ten times as many in memory."""
 _HEADERS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -123,6 +126,10 @@ class _Unpacking:
                 self._unpack_zip()
             else:
                 self._unpack_tar()
+        except MemoryError as error:  # what it says of the memory that unpacking it takes
+            raise CorruptCheckpoint(
+                f"{self.archive} can not be unpacked: it takes more memory than there is"
+            ) from error
         except (*_DAMAGES, EOFError, NotImplementedError, RuntimeError) as error:
             raise CorruptCheckpoint(f"{self.archive} can not be unpacked: {error}") from error
         except (OSError, ValueError) as error:
@@ -131,6 +138,7 @@ class _Unpacking:
             raise CorruptCheckpoint(f"{self.archive} can not be unpacked: {error}") from error
 
     def _unpack_zip(self) -> None:
+        self._check_directory()
         with zipfile.ZipFile(self.archive) as archive:
             for info in archive.infolist():
                 mode = info.external_attr >> 16
@@ -144,6 +152,17 @@ class _Unpacking:
                     continue
                 with archive.open(info) as source:
                     self._write(source, path, info.filename)
+
+    def _check_directory(self) -> None:
+        """Raises CorruptCheckpoint for a list of members that would fill the memory."""
+        with self.archive.open("rb") as file:
+            end = zipfile._EndRecData(file)  # type: ignore[attr-defined]
+        num_bytes = 0 if end is None else int(end[zipfile._ECD_SIZE])  # type: ignore[attr-defined]
+        if num_bytes > _MAX_DIRECTORY_BYTES:
+            raise zipfile.BadZipFile(
+                f"its list of members has {num_bytes} bytes, at most {_MAX_DIRECTORY_BYTES}: it may have {MAX_FILES} "
+                "members"
+            )
 
     def _unpack_tar(self) -> None:
         with tarfile.open(self.archive, "r:*", tarinfo=_Member) as archive:

@@ -1,6 +1,6 @@
 """What `headway models` changes: a catalog's database, or a running server by its URL; the same calls for both."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -8,7 +8,6 @@ import httpx2
 
 from headway.cli.remote import base_url, server_error
 from headway.core.catalog import CatalogEntry
-from headway.core.catalog_book import Book
 from headway.errors import InternalError, InvalidConfig, InvalidRequest
 from headway.server.hosts import is_loopback
 from headway.service.catalog import check_servable, updated_entry
@@ -85,7 +84,7 @@ class StoreAdmin:
         given, before = list(entries), self._store.read()[0]
         for entry in given:
             check_servable(entry)
-        self._store.change(_put_all(given))
+        self._store.change(lambda book: book.put(*given))
         num_replaced = sum(entry.key in before.entries for entry in given)
         return len(given) - num_replaced, num_replaced
 
@@ -167,12 +166,3 @@ def _path(name: str) -> str:
     if {"", ".", ".."} & set(name.split("/")):
         raise InvalidRequest(f"name is {name[:200]!r}, which no model has: `headway models list` shows those there are")
     return f"/admin/models/{quote(name, safe='/@:+')}"
-
-
-def _put_all(entries: Iterable[CatalogEntry]) -> Callable[[Book], Book]:
-    def change(book: Book) -> Book:
-        for entry in entries:
-            book = book.put(entry)
-        return book
-
-    return change

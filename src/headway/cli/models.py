@@ -176,9 +176,7 @@ def _show(name: Name, url: Url = None, api_key: Key = None, database_url: Databa
     from headway.core.catalog_book import Book
     from headway.service.catalog_form import entry_out
 
-    book = Book()
-    for entry in _admin(url, api_key, database_url).entries():
-        book = book.put(entry)
+    book = Book().put(*_admin(url, api_key, database_url).entries())
     say(json.dumps(entry_out(book.find(name)), indent=2, ensure_ascii=False))
 
 

@@ -4,6 +4,7 @@ from watched sources. A change makes another.
 A store (in memory, or database/) keeps one, and applies a change to what it reads within one transaction.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -72,19 +73,23 @@ class Book:
             )
         return self.put(entry)
 
-    def put(self, entry: CatalogEntry) -> "Book":
-        """With this one, in the place of one of the same key; what was measured stays where the source is the same."""
-        before = self.entries.get(entry.key)
-        if before is not None and before.source == entry.source and entry.measured_bytes is None:
-            entry = replace(entry, measured_bytes=before.measured_bytes, measured_load_s=before.measured_load_s)
-        refused = self.refused
-        if before is not None and before.source != entry.source:
-            refused = {id_: found for id_, found in refused.items() if id_ != entry.id}
-        book = replace(self, entries={**self.entries, entry.key: entry}, refused=refused)
-        is_first = not self.versions(entry.id)
-        if is_first or (entry.is_default and book.defaults[entry.id][-1] != entry.version):
-            book = book._with_default(entry.id, entry.version)
-        return book._settled().check()
+    def put(self, *given: CatalogEntry) -> "Book":
+        """With these, each in the place of one of the same key; what was measured stays where the source is the same.
+
+        Raises InvalidRequest for names that two have in the end. In time that grows with the number of all entries.
+        """
+        entries, defaults, refused = dict(self.entries), dict(self.defaults), dict(self.refused)
+        for entry in given:
+            before = entries.get(entry.key)
+            if before is not None and before.source == entry.source and entry.measured_bytes is None:
+                entry = replace(entry, measured_bytes=before.measured_bytes, measured_load_s=before.measured_load_s)
+            if before is not None and before.source != entry.source:
+                refused.pop(entry.id, None)
+            entries[entry.key] = entry
+            history = defaults.get(entry.id, ())
+            if not history or (entry.is_default and history[-1] != entry.version):
+                defaults[entry.id] = (*history, entry.version)[-MAX_HISTORY:]
+        return Book(entries, defaults, refused)._settled().check()
 
     def remove(self, name: str) -> "Book":
         """Without an entry (id@version), or all versions of an id. Raises ModelNotFound."""
@@ -134,8 +139,9 @@ class Book:
     def check(self) -> "Book":
         """Itself. Raises InvalidRequest for a name that two models have."""
         owners: dict[str, str] = {}
+        num_versions = Counter(entry.id for entry in self.entries.values())
         for entry in self.entries.values():
-            if not entry.version and len(self.versions(entry.id)) > 1:
+            if not entry.version and num_versions[entry.id] > 1:
                 raise InvalidRequest(
                     f"{entry.id} is in the catalog with and without versions: give each entry one", param="version"
                 )

@@ -134,9 +134,7 @@ class Catalog:
         def change(book: Book) -> Book:
             nonlocal num_before
             num_before = sum(entry.key in book.entries for entry in given)
-            for entry in given:
-                book = book.put(entry)
-            return book
+            return book.put(*given)
 
         await self._change(change)
         return len(given) - num_before, num_before
@@ -216,7 +214,8 @@ class Catalog:
         for key, entry in book.entries.items():
             there = before.get(key)
             if there is not None and _is_served_alike(there.entry, entry):
-                changes.append((there.model, entry))
+                if there.entry != entry:
+                    changes.append((there.model, entry))
                 after[key] = there
             else:
                 after[key] = self._make(entry, found.get(key, ()), book.refused.get(entry.id, ()))
@@ -326,6 +325,8 @@ async def _find(entry: CatalogEntry) -> list[Found]:
 
 
 def _is_served_alike(one: CatalogEntry, other: CatalogEntry) -> bool:
+    if one == other:  # nearly all of them, at a change
+        return True
     return one.is_watched == other.is_watched and runs_alike(to_config(one), to_config(other))
 
 

@@ -5,7 +5,7 @@ checks them as it loads.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -91,5 +91,4 @@ def to_config(entry: CatalogEntry) -> ModelConfig:
 def runs_alike(one: ModelConfig, other: ModelConfig) -> bool:
     """Whether a process that was started for one serves the other: they differ in names and residency alone."""
     free = {"served_names", "is_default", "description", "residency", "presets"}
-    a, b = asdict(one), asdict(other)
-    return all(a[name] == b[name] for name in a.keys() - free)
+    return all(getattr(one, each.name) == getattr(other, each.name) for each in fields(one) if each.name not in free)

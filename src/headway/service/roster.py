@@ -25,6 +25,7 @@ class Roster:
         """Raises InvalidConfig for names that two have."""
         self.models = [ServedModel(model_key(config), config) for config in configs]
         """In the order in which they came."""
+        self._ids = {model.id for model in self.models}
         self.names = ModelNames(self.models)
         self._residents: Residents | None = None
         self.on_change: Callable[[], None] | None = None
@@ -73,7 +74,8 @@ class Roster:
         Raises InvalidConfig for a name that two would have; then nothing has changed.
         """
         before = [(model, model.config) for model in self.models]
-        kept = [model for model in self.models if model not in remove]
+        gone = {id(model) for model in remove}
+        kept = [model for model in self.models if id(model) not in gone]
         for model in kept:
             config = change.get(id(model), model.config)
             if config != model.config:  # what stays as it is is not told: its failures are not forgiven
@@ -140,8 +142,9 @@ class Roster:
             return
         for model in removed:
             residents.remove(model)
+        served = {id(model) for model in self.models}
         for model, before in changed:
-            if model in self.models:
+            if id(model) in served:
                 residents.change(model, model.config)
                 if model.config.residency.is_pinned and not before.residency.is_pinned:
                     residents.pool.post(Keep(model.id))
@@ -157,16 +160,15 @@ class Roster:
     def _set(self, models: list[ServedModel]) -> None:
         self.names = ModelNames(models)
         self.models = models
+        self._ids = {model.id for model in models}
         if self.on_change is not None:
             self.on_change()
 
     def _free_key(self, key: str) -> str:
         """Another one while an earlier model of the same key is still on its way out: both may run for a while."""
-        taken = {model.id for model in self.models}
-        if self._residents is not None:
-            taken |= self._residents.models.keys()
+        residents = self._residents.models if self._residents is not None else {}
         number = 2
         free = key
-        while free in taken:
+        while free in self._ids or free in residents:
             free, number = f"{key}~{number}", number + 1
         return free

@@ -11,6 +11,7 @@ A change acts at once on this server. An entry may name code to be run, so chang
 reach the server (an admin key, if it has any: middleware.Gate), and come from no page of another origin.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,14 +48,17 @@ async def export(request: Request) -> Response:
     form = request.query_params.get("format", "json")
     if form not in _FORMS:
         raise InvalidRequest(f"format is {form[:64]!r}; it must be one of {', '.join(_FORMS)}", param="format")
-    return Response(dump_entries(_catalog(request).entries, form), media_type=_FORMS[form])
+    text = await asyncio.to_thread(dump_entries, _catalog(request).entries, form)  # of thousands it takes seconds
+    return Response(text, media_type=_FORMS[form])
 
 
 @router.post("/admin/catalog", openapi_extra=_OBJECT)
 async def take(request: Request) -> Response:
     """Adds entries, or puts them in the place of those of the same id and version: all, or none."""
     catalog = _changeable(request)
-    num_added, num_replaced = await catalog.take(list_entries(await _read(request), place="the body"))
+    content = await _read(request)
+    entries = await asyncio.to_thread(list_entries, content, place="the body")
+    num_added, num_replaced = await catalog.take(entries)
     return json_response({"added": num_added, "replaced": num_replaced})
 
 
@@ -128,7 +132,7 @@ def _changeable(request: Request) -> Catalog:
     if not (config.api_keys or config.admin_api_keys or is_loopback(config.host)):
         raise Unauthorized(
             f"this server listens on {config.host} without a key, so nobody may change its catalog over HTTP: start it "
-            "with --admin-api-key, or use `headway models` on its machine"
+            "with --api-key or --admin-api-key, or use `headway models` on its machine"
         )
     check_origin(request)
     return _catalog(request)

@@ -15,7 +15,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 import headway_wire as wire
 from headway.errors import HeadwayError, InvalidConfig, UnsupportedModel
 from headway.predictors.headway import HeadwayPredictor
+from headway.predictors.transformers_cache import CacheRoom, CacheSize, cache_bytes, choose_room, measure_size
 from headway.predictors.transformers_generation import TransformersGenerator
+from headway.service.estimate import need_of_info
+from headway.service.events import CPU
+from headway.service.frameworks import PROCESS_BYTES
 
 from .conftest import END, SmallModel
 
@@ -162,6 +166,71 @@ def test_who_has_no_room_waits_and_nobody_overtakes(load: Loaded) -> None:
     assert len(driver.run()) == 4
     assert driver.predictor.stats().values["num_requests"] == 0
     assert driver.predictor.stats().values["computed_output_tokens_total"] == 12
+
+
+TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
+"""K and V of 2 layers, 2 heads of 16 numbers, float32."""
+
+
+def test_what_is_charged_bounds_the_tokens_that_run_at_once(load: Loaded) -> None:
+    driver = load(kv_cache_memory=20 * TOKEN_BYTES)
+    for place in range(3):
+        driver.submit(str(place), PROMPTS[0], temperature=0.0, max_tokens=5, ignore_eos=True)  # 8 tokens each
+    steps = [driver.step() for _ in range(3)]
+    assert [(step.num_running, step.num_waiting) for step in steps] == [(1, 2), (2, 1), (2, 1)]
+    caches = [choice.cache for request in driver.predictor._running.values() for choice in request.choices]
+    assert sum(cache_bytes(cache) for cache in caches) <= 20 * TOKEN_BYTES
+    answers = driver.run()
+    assert [len(answers[str(place), 0].token_ids) for place in range(3)] == [5, 5, 5]
+
+
+def test_what_can_never_fit_is_refused_and_the_context_is_lowered_to_what_does(load: Loaded) -> None:
+    driver = load(kv_cache_memory=20 * TOKEN_BYTES)
+    refused = driver.submit("long", [65] * 10, max_tokens=11)
+    assert isinstance(refused, wire.Refused)
+    assert "context is 20" in refused.error.message
+    refused = driver.submit("many", [65] * 10, max_tokens=5, n=2)
+    assert isinstance(refused, wire.Refused)
+    assert "2 times 15 tokens take 15.0 KiB of keys and values, of which there are 10.0 KiB" in refused.error.message
+    with pytest.raises(InvalidConfig, match="give kv_cache_memory more, or lower max_model_len"):
+        load(kv_cache_memory=20 * TOKEN_BYTES, max_model_len=21)
+    with pytest.raises(InvalidConfig, match="hold 1 tokens"):
+        load(kv_cache_memory=TOKEN_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_bytes"),
+    [
+        ({}, 4 * 128 * TOKEN_BYTES),  # what all sequences could use
+        ({"memory_limit": 400 * TOKEN_BYTES}, 100 * TOKEN_BYTES),  # a quarter
+        ({"memory_limit": 400 * TOKEN_BYTES, "kv_cache_memory": 30 * TOKEN_BYTES}, 30 * TOKEN_BYTES),
+    ],
+)
+def test_the_plan_tells_what_caches_may_take(small_model: SmallModel, options: dict[str, Any], num_bytes: int) -> None:
+    predictor = TransformersGenerator()
+    ready = predictor.load(str(small_model.path), {"threads": 1, "max_num_seqs": 4, **options}, lambda loading: None)
+    assert ready.info["kv_cache_bytes"] == num_bytes
+    assert ready.info["weights_bytes"] == sum(
+        it.nbytes for it in [*small_model.oracle.parameters(), *small_model.oracle.buffers()]
+    )
+    assert f"{num_bytes // TOKEN_BYTES} tokens" in "".join(ready.info["plan"])
+    need = need_of_info(ready.info)
+    assert need is not None
+    assert need.amounts == {CPU: num_bytes + ready.info["weights_bytes"] + PROCESS_BYTES}
+
+
+def test_states_that_do_not_grow_are_counted_once_a_sequence() -> None:
+    assert measure_size(1000 + 2 * 16, 1000 + 3 * 16) == CacheSize(1000, 16)
+    assert measure_size(1000, 1000) == CacheSize(1000, 0)
+    room = choose_room(
+        CacheSize(1000, 0),
+        kv_cache_memory=2500,
+        memory_limit=None,
+        max_num_seqs=8,
+        max_model_len=64,
+        is_asked=False,
+    )
+    assert room == CacheRoom(2500, 64)
 
 
 def test_an_abort_ends_what_runs_and_what_waits(load: Loaded) -> None:

@@ -1,9 +1,12 @@
 """TransformersGenerator: a causal language model on transformers, for architectures that Headway's engine has not.
 
 Token ids in and out, chosen by Headway's own sampler, so that sampling fields and seeds mean what they always mean.
-Each sequence is computed alone with its own cache, in the number type of its weights: right, and not fast. The life of
-a request: it waits until all its choices have rows; a step computes the prompt of the next one, and one token of each
-that runs. What needs Headway's engine (constraints, log-probabilities of prompts) is refused by name.
+Each sequence is computed alone with its own cache, in the number type of its weights: right, and not fast. Computed
+together, padded to one length, a sequence's sums would be added in another order by who is beside it, and its answer
+would depend on that; and caches that are no keys and values would take in the padding. The life of a request: it waits
+until all its choices have rows, and their caches room for what they may grow to; a step computes the prompt of the next
+one, and one token of each that runs. What needs Headway's engine (constraints, log-probabilities of prompts) is refused
+by name.
 """
 
 import copy
@@ -33,9 +36,11 @@ from headway.errors import (
     from_wire,
 )
 from headway.executor.base import Float32, Sampled
+from headway.observe.sizes import size_text
 from headway.predictors.base import Report
 from headway.predictors.options import invalid_config, num_threads, read_options
 from headway.predictors.torch_runner import find_device, find_dtype, set_threads
+from headway.predictors.transformers_cache import CacheSize, cache_bytes, choose_room, describe_plan, measure_size
 from headway.predictors.transformers_model import check_folder, from_pretrained
 
 _DEFAULT_MAX_MODEL_LEN = 4096
@@ -65,6 +70,10 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and output together; null: the model's own."""
     max_num_seqs: int = 8
     """Sequences that run at once; each has a cache of its own, which grows with it."""
+    kv_cache_memory: int | None = None
+    """Bytes of all caches; null: a quarter of memory_limit, or what all sequences could use, if that is less."""
+    memory_limit: int | None = None
+    """Bytes of all models together, as the server has them."""
     seed: int | None = None
     """Seeds of requests that have none are drawn from it; null: from the system."""
 
@@ -90,6 +99,8 @@ class _Open:
 
     submit: wire.Submit
     max_total_tokens: int
+    num_reserved_bytes: int
+    """What the caches of all its choices may grow to."""
     is_held: bool = False
     choices: list[Choice] = field(default_factory=list)
     """Empty: it waits."""
@@ -118,12 +129,17 @@ class TransformersGenerator:
         if wanted.max_num_seqs < 1:
             raise invalid_config(f"max_num_seqs is {wanted.max_num_seqs}; it must be 1 or more", "max_num_seqs")
         report(wire.Loading(phase="warm"))
-        vocab_size = self._runner.warm_up()
-        self._limits = ModelLimits(
-            vocab_size=vocab_size,
+        vocab_size, self._cache_size = self._runner.warm_up()
+        self._room = choose_room(
+            self._cache_size,
+            kv_cache_memory=wanted.kv_cache_memory,
+            memory_limit=wanted.memory_limit,
+            max_num_seqs=wanted.max_num_seqs,
             max_model_len=max_model_len,
-            num_pool_tokens=max_model_len,  # a cache grows with its sequence, and there is no pool of them
+            is_asked=wanted.max_model_len is not None,
         )
+        max_model_len = self._room.max_model_len
+        self._limits = ModelLimits(vocab_size=vocab_size, max_model_len=max_model_len, num_pool_tokens=max_model_len)
         self._sampler = Sampler(
             max_num_seqs=wanted.max_num_seqs, vocab_size=vocab_size, max_model_len=max_model_len, threads=threads
         )
@@ -136,7 +152,8 @@ class TransformersGenerator:
         self._counts = dict.fromkeys(_COUNTERS, 0)
         self._step_time = StepTime(max_model_len)
         info = {**self._runner.facts(), "threads": threads, "max_num_seqs": wanted.max_num_seqs}
-        return wire.Ready(info={**info, "max_model_len": max_model_len, "vocab_size": vocab_size})
+        plan = describe_plan(self._runner.weights_bytes, self._cache_size, self._room)
+        return wire.Ready(info={**info, **plan, "max_model_len": max_model_len, "vocab_size": vocab_size})
 
     def handle(self, message: wire.Submit | wire.Abort | wire.Hold | wire.Infer) -> Iterable[wire.Up]:
         """Answers a Submit at once; the terminal events of an Abort come with the next step."""
@@ -206,11 +223,13 @@ class TransformersGenerator:
         try:
             self._check_features(message.sampling)
             max_total_tokens = check_submit(message, self._limits)
+            self._check_caches(message.sampling.n, max_total_tokens)
         except HeadwayError as error:
             self._counts["refused_total"] += 1
             return wire.Refused(request_id=message.request_id, error=error.to_wire())
         self._counts["accepted_total"] += 1
-        self._waiting.append(_Open(message, max_total_tokens))
+        num_bytes = message.sampling.n * self._cache_size.of(max_total_tokens)
+        self._waiting.append(_Open(message, max_total_tokens, num_bytes))
         return wire.Accepted(request_id=message.request_id)
 
     def _check_features(self, sampling: wire.Sampling) -> None:
@@ -227,6 +246,16 @@ class TransformersGenerator:
             raise InvalidRequest(
                 f"n is {sampling.n}, and this model runs {len(self._sampler.token_ids)} sequences at once: ask"
                 " for fewer, or load it with a larger max_num_seqs",
+                param="n",
+            )
+
+    def _check_caches(self, n: int, max_total_tokens: int) -> None:
+        needed = n * self._cache_size.of(max_total_tokens)
+        if needed > self._room.num_bytes:
+            raise InvalidRequest(
+                f"n is {n}, and {n} times {max_total_tokens} tokens take {size_text(needed)} of keys and values, of"
+                f" which there are {size_text(self._room.num_bytes)}: lower n or max_tokens, or load the model with a"
+                " larger kv_cache_memory",
                 param="n",
             )
 
@@ -250,11 +279,12 @@ class TransformersGenerator:
             self._release(choice)
 
     def _next_waiting(self) -> _Open | None:
-        """The first, if it is not held and all its choices have rows: nobody overtakes."""
+        """The first, if it is not held and all its choices have rows and room: nobody overtakes."""
         first = self._waiting[0] if self._waiting else None
         if first is None or first.is_held or first.submit.sampling.n > len(self._free_rows):
             return None
-        return first
+        reserved = sum(request.num_reserved_bytes for request in self._running.values())
+        return first if reserved + first.num_reserved_bytes <= self._room.num_bytes else None
 
     def _start(self, request: _Open) -> list[tuple[Choice, Float32]]:
         """Computes the prompt once; each choice goes on from a copy of its cache."""
@@ -348,15 +378,22 @@ class CausalRunner:
         logits, choice.cache = self._forward(choice.token_ids[-1:], choice.cache)
         return logits
 
-    def warm_up(self) -> int:
-        """Two steps; the width of the logits. Raises UnsupportedModel for a model that keeps no cache."""
+    def warm_up(self) -> tuple[int, CacheSize]:
+        """Two steps; the width of the logits, and what a cache takes. Raises UnsupportedModel for a model that keeps no
+        cache."""
         logits, cache = self._forward([0, 0], None)
         if cache is None:
             raise UnsupportedModel(
                 f"{type(self._model).__name__} keeps no cache of keys and values: models without one are not run"
             )
-        self._forward([0], cache)
-        return len(logits)
+        two = cache_bytes(cache)
+        _, cache = self._forward([0], cache)
+        return len(logits), measure_size(two, cache_bytes(cache))
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of its parameters and buffers."""
+        return int(self._model.get_memory_footprint())
 
     def facts(self) -> dict[str, Any]:
         """For people."""

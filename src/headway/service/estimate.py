@@ -67,11 +67,11 @@ def estimate_model(model: ModelConfig, path: Path, task: EngineTask | None, budg
 def _estimate_files(model: ModelConfig, path: Path, framework: Framework) -> Need:
     told = model.residency.expected_bytes
     num_bytes = files_bytes(path)
-    device = _device_of(model)
+    device = device_of(model)
     one = int(num_bytes * FILES_FACTOR) + framework.process_bytes + _kv_option_bytes(model, framework)
     least = told or one * model.infer.instances
     amounts = {device: least} if device == CPU else {device: least, CPU: CUDA_HOST_BYTES * model.infer.instances}
-    return Need(amounts, device, load_s=_load_s(model, num_bytes), is_guess=told is None)
+    return Need(amounts, device, load_s=expected_load_s(model, num_bytes), is_guess=told is None)
 
 
 def _kv_option_bytes(model: ModelConfig, framework: Framework) -> int:
@@ -82,7 +82,7 @@ def _kv_option_bytes(model: ModelConfig, framework: Framework) -> int:
     return gib << 30 if isinstance(gib, int) else 0
 
 
-def _device_of(model: ModelConfig) -> str:
+def device_of(model: ModelConfig) -> str:
     """As its options say, for frameworks that take one; auto is the predictor's own choice, which is the CPU here."""
     device = model.options.get("device")
     if not isinstance(device, str) or not device.startswith("cuda"):
@@ -90,7 +90,8 @@ def _device_of(model: ModelConfig) -> str:
     return device if ":" in device else "cuda:0"
 
 
-def _load_s(model: ModelConfig, num_bytes: int) -> float:
+def expected_load_s(model: ModelConfig, num_bytes: int) -> float:
+    """As it was told, else as long as reading so many bytes takes."""
     told = model.residency.expected_load_s
     return _LEAST_LOAD_S + num_bytes / _BYTES_PER_SECOND if told is None else told
 
@@ -125,7 +126,7 @@ def _plan(model: ModelConfig, path: Path, task: EngineTask, budget: Amounts) -> 
     if available is None:
         return None
     config = replace(model.engine, device=device)
-    load_s = _load_s(model, files_bytes(path))
+    load_s = expected_load_s(model, files_bytes(path))
     if task == "encode":
         encoder = plan_encoder_model(path, config, available)
         return ModelEstimate(_need(encoder.total_bytes, device, 1, load_s))

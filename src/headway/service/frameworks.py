@@ -61,6 +61,11 @@ class Framework:
         """Its prompts are tokenised here, so its text is opened here."""
         return self.kind in ("engine", "tokens")
 
+    @property
+    def is_foreign_engine(self) -> bool:
+        """It speaks as Headway's engine does, and something else reads and computes its weights."""
+        return self.kind == "engine" and not self.reads_weights
+
 
 _VLLM_CLIENT = "headway.service.remote.vllm:VllmClient"
 _TEXTS_AND_IMAGES = ("tokenizers", "PIL.Image")

@@ -19,6 +19,7 @@ from headway.errors import InvalidConfig, InvalidRequest
 from headway.service.estimate import EngineTask, ModelEstimate, estimate_model
 from headway.service.events import Amounts
 from headway.service.frameworks import is_elsewhere, run_of
+from headway.service.generator_estimate import estimate_generator
 from headway.service.infer_loading import connect_infer, find_source, infer_load_message, spare_kind
 from headway.service.remote.base import make_remote
 from headway.text.chat_template import ChatTemplate, make_chat_template
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
 
 LANGUAGE_MODEL = ModelConfig(source="").predictor
 ENCODER = "headway.predictors.encoder:EncoderPredictor"
-_SHARED_OPTIONS = ("dtype", "device", "threads", "max_model_len", "max_num_seqs", "seed")
+_SHARED_OPTIONS = (
+    *("dtype", "device", "threads", "max_model_len", "max_num_seqs", "seed"),
+    *("kv_cache_memory", "memory_limit"),
+)
 """Of EngineConfig: those that mean the same where transformers runs a language model."""
 _MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -110,7 +114,7 @@ class ProcessLoader:
         framework = run_of(model)
         if not framework.speaks_tokens:
             return OpenedModel(text=None, created=int(time.time()))
-        if framework.kind == "engine" and not framework.reads_weights:
+        if framework.is_foreign_engine:
             return await asyncio.to_thread(open_text_alone, model, path)
         return await asyncio.to_thread(open_model, model, path, self._opened.pop(model.source, None))
 
@@ -142,7 +146,7 @@ class ProcessLoader:
             return infer_load_message(model, path)
         if framework.kind in ("remote", "ensemble"):
             return wire.Load(predictor=framework.predictor, source=str(path), options=dict(model.options))
-        if not framework.reads_weights:
+        if framework.is_foreign_engine:
             own = {name: getattr(model.engine, name) for name in _SHARED_OPTIONS}
             return wire.Load(predictor=framework.predictor, source=str(path), options={**own, **model.options})
         is_default = model.predictor == LANGUAGE_MODEL
@@ -153,7 +157,10 @@ class ProcessLoader:
 def _estimate(model: ModelConfig, path: Path, budget: Amounts) -> ModelEstimate:
     from headway.checkpoint.checkpoint import is_encoder
 
-    is_ours = run_of(model).reads_weights and model.predictor in (LANGUAGE_MODEL, ENCODER)
+    framework = run_of(model)
+    if framework.is_foreign_engine:
+        return estimate_generator(model, path, budget)
+    is_ours = framework.reads_weights and model.predictor in (LANGUAGE_MODEL, ENCODER)
     task: EngineTask | None = None
     if is_ours:
         task = "encode" if model.predictor == ENCODER or is_encoder(path) else "generate"

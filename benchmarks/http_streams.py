@@ -4,9 +4,8 @@
 
 Bars: one stream at least 90% of single-128 offline; 64 streams at least 80% of sixty-four-128 offline once the client's
 own processor time is taken off; server and wire at most 40 us a streamed token. Server and wire are all threads of the
-server's process, the worker's reader and writer, and what its engine's thread spends on sending: prompts, parsing
-and connections count too. --server-only leaves the offline runs out (for work on the server). The exit status is 1
-below a bar.
+server's process, and what the worker spends on reading and sending messages: prompts, parsing and connections count
+too. --server-only leaves the offline runs out (for work on the server). The exit status is 1 below a bar.
 """
 
 import argparse

@@ -1,11 +1,9 @@
-"""Processor time of a server and of its worker's threads, from /proc (Linux), and the ends of processes that we start.
+"""Processor time of a server and of its worker, from /proc (Linux), and the ends of processes that we start.
 
-A worker (headway.worker.serve) starts its reader and then its writer before anything else: while it is idle the reader
-is the thread that waits in recvfrom(), and the writer is the thread after it. What the engine's own thread spends on
-sending is counted by the worker itself and is among the server's metrics once the worker is idle.
+What a worker spends on reading and sending messages it counts itself; it is among the server's metrics once the worker
+is idle.
 """
 
-import os
 import re
 import signal
 import subprocess
@@ -18,8 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-RECVFROM = {"x86_64": "45", "aarch64": "207"}
-SENDING = re.compile(rb"^headway_wire_cpu_seconds_total\{.*?\} (\S+)$", re.M)
+WIRE = re.compile(rb"^headway_wire_cpu_seconds_total\{.*?\} (\S+)$", re.M)
 RUNNING = re.compile(rb"^headway_num_requests_running\{.*?\} (\S+)$", re.M)
 
 
@@ -30,7 +27,7 @@ class CpuTimes:
     server: float
     """All threads of the server's process."""
     wire: float
-    """The worker's reader and writer, and what the engine's thread spends on sending."""
+    """What the worker spends on messages."""
     worker: float
     """All threads of the worker."""
 
@@ -44,13 +41,11 @@ class ServerProcesses:
 
     server: int
     worker: int
-    wire_threads: tuple[int, int]
     port: int
 
     def cpu_times(self) -> CpuTimes:
         """What they have used so far; waits until the worker is idle."""
-        wire = _sending_seconds(self.port)
-        wire += sum(_seconds(f"/proc/{self.worker}/task/{thread}/schedstat") for thread in self.wire_threads)
+        wire = _wire_seconds(self.port)
         return CpuTimes(_process_seconds(self.server), wire, _process_seconds(self.worker))
 
 
@@ -59,12 +54,7 @@ def find_processes(server: int, port: int) -> ServerProcesses:
     workers = [pid for pid in _children(server) if b"headway.worker.serve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     if len(workers) != 1:
         raise SystemExit(f"the server {server} has {len(workers)} workers, it must have 1 (one loaded model)")
-    threads = sorted(int(entry.name) for entry in Path(f"/proc/{workers[0]}/task").iterdir())
-    waiting = [t for t in threads if _system_call(workers[0], t) == RECVFROM.get(os.uname().machine)]
-    if len(waiting) != 1 or waiting[0] == threads[-1]:
-        raise SystemExit(f"of the worker's threads {len(waiting)} wait in recvfrom(), it must be the reader alone")
-    writer = threads[threads.index(waiting[0]) + 1]
-    return ServerProcesses(server, workers[0], (waiting[0], writer), port)
+    return ServerProcesses(server, workers[0], port)
 
 
 @contextmanager
@@ -97,14 +87,14 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", port: int, timeout_s: 
     raise SystemExit(f"the server was not ready within {timeout_s:.0f} s")
 
 
-def _sending_seconds(port: int, timeout_s: float = 10.0) -> float:
+def _wire_seconds(port: int, timeout_s: float = 10.0) -> float:
     """Raises SystemExit where the worker does not become idle."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         time.sleep(0.05)  # the last step's word comes before the last figures
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             text = answer.read()
-        found, running = SENDING.search(text), RUNNING.search(text)
+        found, running = WIRE.search(text), RUNNING.search(text)
         if found and running and float(running[1]) == 0:
             return float(found[1])
     raise SystemExit(f"the worker was not idle within {timeout_s:.0f} s")
@@ -115,10 +105,6 @@ def _children(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += [int(child) for child in (task / "children").read_text().split()]
     return found
-
-
-def _system_call(pid: int, thread: int) -> str:
-    return Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()[0]
 
 
 def _process_seconds(pid: int) -> float:

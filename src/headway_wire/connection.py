@@ -32,6 +32,8 @@ class Connection:
     def receive(self, wait_s: Optional[float] = None) -> List[Down]:
         """All messages that are there; waits for the first at most so long, None: for ever.
 
+        If none is whole, one that has begun is waited for, since its rest is on its way; with a wait_s of 0 it is not.
+
         Raises ParentGone, NotAMessage.
         """
         messages: List[Down] = []
@@ -42,19 +44,19 @@ class Connection:
             try:
                 data = self._socket.recv(_READ_BYTES, flags)
             except BlockingIOError:
-                return messages
+                data = None
             except OSError as error:
                 raise ParentGone(str(error)) from error
-            if not data:
-                raise ParentGone("end of file")
-            messages += self._decode(data)
-            # A frame that is not whole is waited for: its rest is on its way.
-            if self._frames.num_pending_bytes:
-                flags = 0
-            elif len(data) < _READ_BYTES:
+            if data is not None:
+                if not data:
+                    raise ParentGone("end of file")
+                messages += self._decode(data)
+                if len(data) == _READ_BYTES:
+                    flags = socket.MSG_DONTWAIT  # there may be more
+                    continue
+            if messages or wait_s == 0 or not self._frames.num_pending_bytes:
                 return messages
-            else:
-                flags = socket.MSG_DONTWAIT
+            flags = 0
 
     def _decode(self, data: bytes) -> List[Down]:
         try:

@@ -22,7 +22,7 @@ from headway.testing.scripted_service import PREDICTOR
 from headway.testing.tiny_model import write_tiny_model
 from headway.worker.channel import EXIT_LOST_PAGE, WorkerEnd
 from headway.worker.process import WorkerProcess, start_process
-from headway.worker.serve import EXIT_BAD_PARENT
+from headway.worker.socket_inbox import EXIT_BAD_PARENT
 
 HI = list(b"hi")
 WAIT_S = 30.0

@@ -56,7 +56,7 @@ ENGINE_COUNTERS: Mapping[str, tuple[str, str]] = {
         "headway_grammar_compile_seconds",
         "Time in which side threads compiled grammars.",
     ),
-    "wire_cpu_seconds_total": ("headway_wire_cpu_seconds", "Processor time of engine threads in sending events."),
+    "wire_cpu_seconds_total": ("headway_wire_cpu_seconds", "Processor time of models' processes in messages."),
     "accepted_total": ("headway_requests_accepted", "Requests that the worker accepted."),
     "refused_total": ("headway_requests_refused", "Requests that the worker refused."),
     "failed_steps_total": ("headway_engine_steps_failed", "Steps of the engine that failed as a whole."),

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
-from typing import cast
+from typing import Protocol, cast
 
 import headway_wire as wire
 from headway.errors import (
@@ -57,6 +57,14 @@ class Inbox:
                 yield self._queue.get_nowait()
         except Empty:
             return
+
+
+class Taken(Protocol):
+    """Where a loop takes its messages from."""
+
+    def take(self, *, is_blocking: bool, timeout_s: float | None = None) -> Iterable[wire.Down]:
+        """See Inbox."""
+        ...
 
 
 class OpenRequests:
@@ -106,7 +114,7 @@ class WorkerLoop:
 
     def __init__(
         self,
-        inbox: Inbox,
+        inbox: Taken,
         send: Send,
         *,
         serves_many: bool = False,

@@ -23,14 +23,19 @@ class Outbox:
     """The writing side of a socket, which is blocking. send() and flush() belong to one thread."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.cpu_s = 0.0
-        """Processor time of the sender's own thread in send()."""
+        self._sender_s = self._writer_s = 0.0
+        """Processor time of their threads."""
         self._connection = connection
         self._backlog: SimpleQueue[bytes | memoryview | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._num_behind = 0
         """Of the backlog, what the writer has not written yet: under the lock."""
         self._writer = threading.Thread(target=self._write, name="writer", daemon=True)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time in sending."""
+        return self._sender_s + self._writer_s
 
     def start(self) -> None:
         """Starts the writer."""
@@ -50,7 +55,7 @@ class Outbox:
             if rest:
                 self._num_behind += 1
                 self._backlog.put(rest)
-        self.cpu_s += time.thread_time() - start
+        self._sender_s += time.thread_time() - start
 
     def flush(self) -> None:
         """Waits until all is written, but not for a parent that does not read. Nothing is sent after it."""
@@ -71,6 +76,7 @@ class Outbox:
         try:
             while (rest := self._backlog.get()) is not None:
                 self._connection.sendall(rest)
+                self._writer_s = time.thread_time()
                 with self._lock:
                     self._num_behind -= 1
         except OSError:

@@ -1,8 +1,8 @@
 """The child process: python -m headway.worker.serve --fd N.
 
-Three threads: a reader (socket -> inbox), the main thread (worker/loop), and a writer for what the socket does not take
-at once (worker/outbox); so a step never waits for the socket, and the parent's end of file is seen while a step runs.
-End of file from the parent ends the process at once, whatever it is doing: a worker never outlives its parent.
+The main thread reads between steps (worker/socket_inbox), computes (worker/loop) and writes; a second one writes what
+the socket does not take at once (worker/outbox), so that a step never waits for the socket; a third one waits for the
+parent's end of file. That ends the process at once, whatever it is doing: a worker never outlives its parent.
 """
 
 import argparse
@@ -12,44 +12,35 @@ import logging
 import os
 import socket
 import sys
-import threading
 from collections.abc import Sequence
-
-import msgspec
 
 import headway_wire as wire
 from headway.observe.processes import begin_child
 from headway.worker.channel import EXIT_LOST_PAGE
-from headway.worker.loop import Inbox, WorkerLoop
+from headway.worker.loop import WorkerLoop
 from headway.worker.outbox import Outbox
+from headway.worker.socket_inbox import SocketInbox
 from headway_wire.child import import_ahead
 
 logger = logging.getLogger(__name__)
 
-EXIT_BAD_PARENT = 3
-"""The parent sent what is no message."""
-_READ_BYTES = 256 * 1024
-
 
 class SocketWorker:
-    """The reader and the outbox around a loop."""
+    """The inbox and the outbox around a loop."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.inbox = Inbox()
-        self._connection = connection
+        self.inbox = SocketInbox(connection)
         self._outbox = Outbox(connection)
-        self._is_ready = threading.Event()
-        self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
 
     def start(self) -> None:
-        """Starts both threads."""
-        self._reader.start()
+        """Starts the threads of both."""
+        self.inbox.start()
         self._outbox.start()
 
     def send(self, message: wire.Up) -> None:
         """Puts a message on its way; never waits."""
         if isinstance(message, wire.Ready):
-            self._is_ready.set()
+            self.inbox.take_over()
             # What is loaded stays: the collector need not look at it again.
             gc.freeze()
             gc.enable()
@@ -64,28 +55,10 @@ class SocketWorker:
         self._outbox.flush()
 
     def _complete(self, message: wire.Up) -> wire.Up:
-        """Stats have what only the outbox knows."""
+        """Stats have what only the two boxes know."""
         if not isinstance(message, wire.Stats):
             return message
-        return wire.Stats(values={**message.values, "wire_cpu_seconds_total": self._outbox.cpu_s})
-
-    def _read(self) -> None:
-        frames = wire.FrameReader()
-        try:
-            while data := self._connection.recv(_READ_BYTES):
-                for payload in frames.feed(data):
-                    self._take(wire.decode_down(payload))
-        except (wire.FrameTooLarge, msgspec.DecodeError) as error:
-            logger.error("the parent sent what is no message: %s", error)
-            os._exit(EXIT_BAD_PARENT)
-        except OSError as error:
-            logger.error("reading from the parent failed: %s", error)
-        os._exit(0)
-
-    def _take(self, message: wire.Down) -> None:
-        if isinstance(message, wire.Shutdown) and not self._is_ready.is_set():
-            os._exit(0)
-        self.inbox.put(message)
+        return wire.Stats(values={**message.values, "wire_cpu_seconds_total": self.inbox.cpu_s + self._outbox.cpu_s})
 
 
 def explain_lost_pages() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.server.conftest import listening, until
 
@@ -16,6 +16,7 @@ from headway.server.app import make_app, server_state
 from headway.server.native_door import NativeDoor
 from headway.server.run import HttpServer
 from headway.service.local import LocalService
+from headway.worker.infer_client import InferClient
 
 MODEL = """
 import os, time
@@ -72,13 +73,28 @@ class Served:
         async with await self.connect() as wire:
             return [await wire.ask(request) for request in requests]
 
-    async def num_native(self) -> int:
+    async def num_native(self, *headers: str) -> int:
         """Answers of native code so far."""
-        text = (await self.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0].decode()
+        text = await self.metrics(*headers)
         return int(sum(float(value) for value in re.findall(r"headway_http_native_requests_total\{.*\} (.*)", text)))
 
-    async def metrics(self) -> str:
-        return (await self.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0].decode()
+    async def metrics(self, *headers: str) -> str:
+        lines = ["GET /metrics HTTP/1.1", "Host: localhost", *headers, "", ""]
+        return (await self.ask("\r\n".join(lines).encode()))[0].decode()
+
+    def num_open(self) -> tuple[int, int, int]:
+        """At the model, on the native way, and in bytes."""
+        (model,) = self.service.roster.models
+        plain = cast(InferClient, model.client).plain
+        return plain.num_at_work, plain.num_in_flight, plain.num_open_bytes
+
+    async def wait_held(self) -> None:
+        """A request with 888 is being computed."""
+        await until(lambda: (self.folder / "waits").exists())
+
+    def let_go(self) -> None:
+        """It goes on."""
+        (self.folder / "go").touch()
 
 
 @dataclass

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include <nanobind/stl/string.h>
+
 #include "bindings.h"
 #include "door/connection.h"
 #include "door/door.h"

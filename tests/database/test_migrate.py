@@ -8,27 +8,19 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from tests.database.schemas import NEWEST, revision_of, write_first_schema
 
 import headway
 from headway.core.catalog import CatalogEntry
 from headway.core.catalog_book import RefusedVersion
-from headway.database import catalog as catalog_module
 from headway.database import migrate as migrate_module
 from headway.database import schema
 from headway.database.catalog import DatabaseCatalog
 from headway.database.connection import open_engine
 from headway.database.migrate import migrate
 from headway.errors import InvalidConfig
-
-NEWEST = "0002"
-
-
-def revision_of(url: str) -> str | None:
-    with open_engine(url).begin() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
 
 
 def set_revision(url: str, revision: str) -> None:
@@ -66,21 +58,6 @@ def test_processes_that_begin_at_a_time_migrate_once(url: str) -> None:
     faults = [child.communicate(timeout=120)[1] for child in children]
     assert faults == [b""] * 4
     assert DatabaseCatalog(url).num_changes() == 0
-
-
-def write_first_schema(url: str) -> None:
-    """A catalog as the first program left it: a watched entry, and another with a history."""
-    with open_engine(url).begin() as connection:
-        config = migrate_module._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        columns = list(schema.entries.c)
-        for id_, version, is_watched in (("watched", "", True), ("m", "1", False), ("m", "2", False)):
-            entry = CatalogEntry(id=id_, version=version, source="/models/x", is_watched=is_watched)
-            row = catalog_module._to_row(entry)
-            connection.execute(sa.insert(schema.entries).values({column.name: row[column.name] for column in columns}))
-        for id_, version in (("watched", ""), ("m", "1"), ("m", "2")):
-            connection.execute(sa.insert(schema.default_versions).values(id=id_, version=version))
 
 
 def test_a_catalog_of_the_first_schema_keeps_all_it_has(url: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ The lock is SQLite's own for writers, and an advisory one of PostgreSQL's; both 
 transaction, so that a process that dies on the way leaves what there was.
 """
 
+import glob
 import os
 import sqlite3
 from contextlib import closing
@@ -98,6 +99,10 @@ def _back_up(engine: sa.Engine, connection: sa.Connection) -> None:
     target = path.with_name(f"{path.name}.{revision}.bak")
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
+        for stale in path.parent.glob(
+            f"{glob.escape(path.name)}.*.bak.*.part"
+        ):  # of one that was killed: we have the lock
+            stale.unlink(missing_ok=True)
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(part)) as copy:
             source.backup(copy)
         with part.open("rb+") as file:

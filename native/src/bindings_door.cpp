@@ -22,6 +22,7 @@
 #include "door/frame_writer.h"
 #include "door/infer_codec.h"
 #include "door/model.h"
+#include "door/predict_codec.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,7 +42,8 @@ using door::Model;
 using TensorFields = std::tuple<std::string, std::string, std::vector<int64_t>, bool>;
 
 // Throws std::invalid_argument for a signature that the native way does not read.
-door::Signature make_signature(const std::vector<TensorFields>& inputs, const std::vector<std::string>& outputs) {
+door::Signature make_signature(const std::vector<TensorFields>& inputs, const std::vector<std::string>& outputs,
+                               bool takes_values) {
     door::Signature signature;
     require(inputs.size() <= door::Signature::kMaxInputs, "the signature has too many inputs");
     for (const auto& [name, datatype, shape, is_optional] : inputs) {
@@ -51,6 +53,7 @@ door::Signature make_signature(const std::vector<TensorFields>& inputs, const st
         signature.inputs.push_back({name, *known, shape, is_optional});
     }
     signature.outputs = outputs;
+    signature.takes_values = takes_values;
     return signature;
 }
 
@@ -116,10 +119,19 @@ void bind_entry(nb::module_& module) {
         [](const std::vector<TensorFields>& inputs, const std::vector<std::string>& outputs, const std::string& name,
            const std::string& version, bool has_plus) -> std::shared_ptr<Codec> {
             const auto sign = has_plus ? door::ExponentSign::plus : door::ExponentSign::none;
-            return std::make_shared<door::InferCodec>(make_signature(inputs, outputs), door::ModelNames{name, version},
+            return std::make_shared<door::InferCodec>(make_signature(inputs, outputs, false), door::ModelNames{name, version},
                                                       sign);
         },
         nb::kw_only(), "inputs"_a, "outputs"_a, "name"_a, "version"_a, "has_plus"_a);
+    module.def(
+        "predict_codec",
+        [](const std::vector<TensorFields>& inputs, bool takes_values, bool takes_images, const std::string& name,
+           const std::string& version) -> std::shared_ptr<Codec> {
+            const auto kind = takes_images ? door::PredictInputs::images : door::PredictInputs::values;
+            return std::make_shared<door::PredictCodec>(make_signature(inputs, {}, takes_values), kind,
+                                                        door::ModelNames{name, version});
+        },
+        nb::kw_only(), "inputs"_a, "takes_values"_a, "takes_images"_a, "name"_a, "version"_a);
     nb::class_<Counts>(module, "DoorCounts", "What was answered natively.")
         .def(
             "__init__",
@@ -157,6 +169,7 @@ void bind_door(nb::module_& module) {
             },
             "queue"_a, "schedule"_a, nb::kw_only(), "hosts"_a, "api_keys"_a, "on_records"_a, "on_gathering"_a)
         .def("add", &Door::add, "path"_a, "entry"_a)
+        .def("add_predict", &Door::add_predict, "model"_a, "entry"_a)
         .def("drop", &Door::drop)
         .def_prop_ro("num_entries", &Door::num_entries)
         .def_ro("num_open", &Door::num_open)

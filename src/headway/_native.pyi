@@ -425,6 +425,17 @@ def infer_codec(
     """Of POST /v2/models/MODEL/infer. `inputs`: name, datatype, shape, whether it may be left out. `has_plus`: orjson
     writes 1e+16. Raises ValueError for a signature that is not read natively."""
 
+def predict_codec(
+    *,
+    inputs: Sequence[tuple[str, str, Sequence[int], bool]],
+    takes_values: bool,
+    takes_images: bool,
+    name: str,
+    version: str,
+) -> DoorCodec:
+    """Of POST /predict, of a model of tensors or values. `takes_images`: a text may be an image, and is not read here.
+    Raises as infer_codec()."""
+
 class DoorCounts:
     """What was answered natively, of a route and a model."""
 
@@ -463,6 +474,9 @@ class Door:
         a while. Empty hosts: any; empty api_keys: none is asked for."""
 
     def add(self, path: str, entry: DoorEntry) -> None: ...
+    def add_predict(self, model: str, entry: DoorEntry) -> None:
+        """Of POST /predict, where the body names this model."""
+
     def drop(self) -> None:
         """All entries: what comes takes the Python way."""
 
@@ -615,6 +629,14 @@ class DoorCodecs:
         signature: PlainSignature, body: bytes, takes_images: bool, request_id: str
     ) -> tuple[bytes, int] | None:
         """headway_wire.Infer as msgpack, and its inputs' bytes."""
+
+    @staticmethod
+    def read_predict_texts(body: bytes) -> list[str] | None:
+        """The texts that an encoder is asked for."""
+
+    @staticmethod
+    def embedding_answer(name: str, version: str, messages: Sequence[bytes]) -> bytes | None:
+        """The body of headway_wire.Embeddings as msgpack."""
 
     @staticmethod
     def find_model_id(body: bytes) -> str | None: ...

@@ -29,6 +29,15 @@ class Model:
     outputs = {"y": ("FP32", [-1, 4]), "n": ("INT64", [-1])}
     can_batch = True
 
+    def predict(self, value):
+        if value == "refuse":
+            raise ValueError("refused")
+        if value == "bytes":
+            return b"bytes"
+        if value == "nan":
+            return float("nan")
+        return {"got": value, "again": [value, None, True, 1.5e300, -0.0, 2**53]}
+
     def predict_tensors(self, arrays):
         x = arrays["x"]
         for code in x[:, 0].astype(int):
@@ -134,6 +143,10 @@ def infer_body(*rows: list[float], **fields: Any) -> bytes:
     data = [number for row in rows or ([1, 2, 3, 4],) for number in row]
     inputs = [{"name": "x", "datatype": "FP32", "shape": [len(data) // 4, 4], "data": data}]
     return json.dumps({"inputs": inputs, **fields}).encode()
+
+
+def predict(value: Any, **fields: Any) -> bytes:
+    return post(json.dumps({"model_id": "m", "input_data": value, **fields}).encode(), path="/predict")
 
 
 def post(body: bytes, *headers: str, path: str = PATH, host: str = "localhost") -> bytes:

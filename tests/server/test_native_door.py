@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from tests.server.conftest import until
-from tests.server.native_door_rig import PATH, Served, both, infer_body, post, serving, told
+from tests.server.native_door_rig import PATH, Served, both, infer_body, post, predict, serving, told
 
 from headway.config import ServerConfig
 
@@ -42,7 +42,41 @@ PLAIN = {
     "a type": post(infer_body(), "Content-Type: application/json; charset=utf-8", "Connection: keep-alive"),
     "white space": post(b" \n" + infer_body() + b"\t "),
 }
+TENSOR = {"data": [[1.5, 2, 3, 4], [5, 6, 7, 8e9]]}
+PLAIN |= {
+    "/predict: a text": predict('a \u00e9\u4e2d\U0001f600 " \\ \n\x01 /'),
+    "/predict: the model says NaN": predict("nan"),
+    "/predict: the model says bytes": predict("bytes"),
+    "/predict: nothing in it": predict(""),
+    "/predict: numbers": predict([0, -1, 1.0, 1e300, 1e-320, -0.0, 2**53 + 1, 2**63, 0.1, 1e16, 123456789.125]),
+    "/predict: nested": predict({"a": [{"b": [[], {}, None, True, False]}], "": {"c": "d"}}),
+    "/predict: true": predict(True),
+    "/predict: no list of tensors": predict({"x": TENSOR, "y": 1}),
+    "/predict: a tensor": predict({"x": TENSOR | {"datatype": "FP32", "shape": [2, 4]}}),
+    "/predict: white space": post(b' {"input_data" : [ 1 ,\n2 ] , "model_id" : "m" } ', path="/predict"),
+}
 OTHER = {
+    "/predict: the model refuses": predict("refuse"),
+    "/predict: bytes": predict({"b64": "YWJj"}),
+    "/predict: nothing": predict(None),
+    "/predict: parameters": predict([1], parameters={"a": 1}),
+    "/predict: a time-out": predict([1], timeout_s=5),
+    "/predict: an unknown field": predict([1], input=2),
+    "/predict: no model": post(b'{"input_data": 1}', path="/predict"),
+    "/predict: no such model": post(b'{"input_data": 1, "model_id": "n"}', path="/predict"),
+    "/predict: another shape": predict({"x": {"data": [1, 2, 3]}}),
+    "/predict: a number too large": predict({"x": {"data": [[1e39, 2, 3, 4]], "datatype": "FP32"}}),
+    "/predict: NaN": post(b'{"input_data": NaN, "model_id": "m"}', path="/predict"),
+    "/predict: deep": predict(json.loads("[" * 70 + "]" * 70)),
+    "/predict: a key twice": post(b'{"model_id": "m", "input_data": {"a": 1, "a": 2}}', path="/predict"),
+    "/predict: a lone surrogate": post(b'{"model_id": "m", "input_data": "\\ud800"}', path="/predict"),
+    "/predict: a form": post(b"--x\r\n\r\n--x--", "Content-Type: multipart/form-data; boundary=x", path="/predict"),
+    "/predict: a form's fields": post(
+        b'--x\r\nContent-Disposition: form-data; name="model_id"\r\n\r\nm\r\n'
+        b'--x\r\nContent-Disposition: form-data; name="input_data"\r\n\r\n[1]\r\n--x--\r\n',
+        "Content-Type: multipart/form-data; boundary=x",
+        path="/predict",
+    ),
     "no body": post(b""),
     "no JSON": post(b"{"),
     "a list": post(b"[]"),
@@ -103,7 +137,7 @@ HOSTILE = {
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Served, Served]]:
     async with both(tmp_path_factory.mktemp("door")) as found:
         for server in found:
-            await server.ask(post(BODY))  # from here on the path is known
+            await server.ask(post(BODY), predict(1))  # from here on both paths are known
         yield found
 
 
@@ -215,14 +249,14 @@ async def test_what_is_counted_is_the_same(tmp_path: Path) -> None:
         counted = []
         for server in servers:
             asked: Sequence[bytes] = [*PLAIN.values(), OTHER["the model refuses"], OTHER["the model says NaN"]]
-            await server.ask(*asked, *asked)
+            await server.ask(*asked, *asked)  # the first of each path in Python
             counted.append(counts_of(await server.metrics()))
             (stats,) = await server.ask(b"GET /v2/models/m/stats HTTP/1.1\r\nHost: localhost\r\n\r\n")
             told_stats = json.loads(stats.partition(b"\r\n\r\n")[2])["model_stats"][0]["inference_stats"]
             counted.append({name: value["count"] for name, value in told_stats.items() if "count" in value})
         assert counted[0] == counted[2]
         assert counted[1] == counted[3]
-        assert await servers[0].num_native() >= 2 * len(PLAIN) - 1
+        assert await servers[0].num_native() >= 2 * len(PLAIN) - 2
 
 
 def counts_of(metrics: str) -> list[str]:

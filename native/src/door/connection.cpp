@@ -67,14 +67,15 @@ Connection::Fate Connection::try_begin(std::string_view bytes) {
     const HeadState state = read_head(bytes, head);
     if (state == HeadState::other) return Fate::other;
     if (state == HeadState::partial) return Fate::partial;
-    std::shared_ptr<Entry> entry = door_->find(head.target);
-    if (entry == nullptr || head.content_length > kMaxRequestBytes || !door_->admits(head)) return Fate::other;
+    if (!door_->may_know(head.target) || head.content_length > kMaxRequestBytes) return Fate::other;
     const size_t num_bytes = head.head_bytes + head.content_length;
     if (bytes.size() < num_bytes) return Fate::partial;
+    const std::string_view body = bytes.substr(head.head_bytes, head.content_length);
+    std::shared_ptr<Entry> entry = door_->find(head.target, body);
+    if (entry == nullptr || !door_->admits(head)) return Fate::other;
     const uint64_t number = door_->next_number();
     std::string infer;
-    std::unique_ptr<Asked> asked =
-        entry->codec->read(head, bytes.substr(head.head_bytes, head.content_length), wire_id(number), infer);
+    std::unique_ptr<Asked> asked = entry->codec->read(head, body, wire_id(number), infer);
     if (asked == nullptr || infer.size() > FrameWriter::kMaxFrameBytes) return Fate::other;
     const std::shared_ptr<Instance> instance = entry->model->choose(asked->num_bytes);
     if (instance == nullptr) return Fate::other;

@@ -10,6 +10,7 @@
 #include "door/connection.h"
 #include "door/http_answer.h"
 #include "door/model.h"
+#include "door/predict_request.h"
 
 namespace nb = nanobind;
 
@@ -75,9 +76,17 @@ void Counts::add(double duration_s) {
     infer_seconds->observe(duration_s, 1);
 }
 
-std::shared_ptr<Entry> Door::find(std::string_view path) const {
-    const auto found = entries_.find(path);
-    return found == entries_.end() ? nullptr : found->second;
+bool Door::may_know(std::string_view target) const {
+    return target == kPredictPath ? !by_model_.empty() : by_path_.contains(target);
+}
+
+std::shared_ptr<Entry> Door::find(std::string_view target, std::string_view body) const {
+    std::string model;
+    const bool is_predict = target == kPredictPath;
+    if (is_predict && !find_model_id(body, model)) return nullptr;
+    const Entries& entries = is_predict ? by_model_ : by_path_;
+    const auto found = entries.find(is_predict ? std::string_view(model) : target);
+    return found == entries.end() ? nullptr : found->second;
 }
 
 bool Door::admits(const RequestHead& head) const {

@@ -32,6 +32,8 @@ struct Record {
     double seconds;
 };
 
+constexpr std::string_view kPredictPath = "/predict";
+
 struct DoorSettings {
     std::vector<std::string> hosts;     // names that a Host header may have; empty: any
     std::vector<std::string> api_keys;  // empty: no key is asked for
@@ -49,11 +51,20 @@ public:
           on_records_(std::move(on_records)),
           on_gathering_(std::move(on_gathering)) {}
 
-    void add(std::string path, std::shared_ptr<Entry> entry) { entries_.insert_or_assign(std::move(path), std::move(entry)); }
-    void drop() { entries_.clear(); }
-    size_t num_entries() const { return entries_.size(); }
+    // What a path leads to; of kPredictPath it leads there where the body names `model`.
+    void add(std::string path, std::shared_ptr<Entry> entry) { by_path_.insert_or_assign(std::move(path), std::move(entry)); }
+    void add_predict(std::string model, std::shared_ptr<Entry> entry) {
+        by_model_.insert_or_assign(std::move(model), std::move(entry));
+    }
+    void drop() {
+        by_path_.clear();
+        by_model_.clear();
+    }
+    size_t num_entries() const { return by_path_.size() + by_model_.size(); }
+    // Whether find() may find something.
+    bool may_know(std::string_view target) const;
     // nullptr: there is none.
-    std::shared_ptr<Entry> find(std::string_view path) const;
+    std::shared_ptr<Entry> find(std::string_view target, std::string_view body) const;
 
     // Whether a request is called by a name of ours, and has a key where one is asked for; false: Python may know better.
     bool admits(const RequestHead& head) const;
@@ -80,7 +91,8 @@ private:
     nanobind::object schedule_;
     DoorSettings settings_;
     nanobind::object on_records_, on_gathering_;
-    std::unordered_map<std::string, std::shared_ptr<Entry>, TransparentHash, std::equal_to<>> entries_;
+    using Entries = std::unordered_map<std::string, std::shared_ptr<Entry>, TransparentHash, std::equal_to<>>;
+    Entries by_path_, by_model_;
     std::vector<std::weak_ptr<Connection>> gathering_;
     std::vector<Record> records_;
     int64_t date_s_ = -1;

@@ -14,7 +14,6 @@ constexpr size_t kMaxKept = 1 << 20;
 
 }  // namespace
 
-// A body with binary data behind its JSON is of another protocol: that header means nothing here, and is not looked at.
 std::unique_ptr<Asked> PredictCodec::read(const RequestHead&, std::string_view body, std::string_view wire_id,
                                           std::string& infer) const {
     if (!read_predict(body, signature_, inputs_, fields)) return nullptr;
@@ -26,10 +25,8 @@ std::unique_ptr<Asked> PredictCodec::read(const RequestHead&, std::string_view b
 }
 
 bool PredictCodec::write(std::string_view outputs, const Asked&, Answer& answer) const {
-    if (!message.read(outputs) || !make_predict_answer(names_, message, answer.body)) return false;
     answer.content_type = "application/json";
-    answer.json_length.reset();
-    return true;
+    return message.read(outputs) && make_predict_answer(names_, message, answer.body);
 }
 
 }  // namespace headway::door

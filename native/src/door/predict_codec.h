@@ -1,4 +1,4 @@
-// POST /predict of one model: Codec for the entries of its model_id (find_model_id()).
+// POST /predict of a model that takes tensors or values.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,6 @@ namespace headway::door {
 
 class PredictCodec : public Codec {
 public:
-    // names: the id and the version as they are told.
     PredictCodec(Signature signature, PredictInputs inputs, ModelNames names)
         : signature_(std::move(signature)), inputs_(inputs), names_(std::move(names)) {}
 

@@ -12,6 +12,7 @@ limits) is the same on both ways.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ import orjson
 from starlette.types import Scope
 
 import headway_wire as wire
-from headway._native import Door, DoorCodec, DoorConnection, DoorCounts, DoorEntry, Outlet, infer_codec
+from headway._native import Door, DoorCodec, DoorConnection, DoorCounts, DoorEntry, Outlet, infer_codec, predict_codec
 from headway.observe.logs import log_many
 from headway.server.writes import batch_of
+from headway.service.protocol import ModelCard
 from headway.service.standing_lease import LeasingService, StandingLease
 
 if TYPE_CHECKING:
@@ -55,8 +57,8 @@ class NativeDoor:
         self._service = service
         self._door: Door | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._learned: dict[str, StandingLease] = {}
-        """By path."""
+        self._learned: dict[tuple[str, str], StandingLease] = {}
+        """By path, and of /predict by the model's name."""
         self._counted: dict[tuple[str, str, ModelKey | None], _Counted] = {}
         self._by_counts: dict[DoorCounts, _Counted] = {}
         self._has_plus = orjson.dumps(1e16) == b"1e+16"
@@ -95,18 +97,18 @@ class NativeDoor:
 
     def learn_infer(self, scope: Scope, asked: "Asked") -> None:
         """A request for POST /v2/models/MODEL/infer was answered in Python: the next ones may be answered here."""
-        path: str = scope["path"]
-        known = self._learned.get(path)
-        if self._door is None or (known is not None and known.is_current) or not _is_exact(scope):
-            return
-        lease = self._service.standing_lease(asked.target.key)
-        if lease is None or self._state.is_draining:
-            return
-        self._learned[path] = lease
-        codec = self._infer_codec(lease.signature, asked)
-        if codec is not None:
-            key = scope["route"].path, asked.target.key, asked.target.statistics_key
-            self._add(path, lease, codec, self._count(*key))
+        lease = self._begin_to_learn(scope, "", asked.target.key)
+        codec = None if lease is None else self._infer_codec(lease.signature, asked)
+        if self._door is not None and lease is not None and codec is not None:
+            counts = self._count(scope["route"].path, asked.target.key, asked.target.statistics_key)
+            self._door.add(scope["path"], _entry(lease, codec, counts))
+
+    def learn_predict(self, scope: Scope, card: ModelCard) -> None:
+        """The same of POST /predict."""
+        lease = self._begin_to_learn(scope, card.id, card.id)
+        codec = None if lease is None else _predict_codec(lease.signature, card)
+        if self._door is not None and lease is not None and codec is not None:
+            self._door.add_predict(card.id, _entry(lease, codec, self._count(scope["route"].path, card.id, None)))
 
     def count_lost(self, lost: tuple[DoorCounts, str, float]) -> None:
         """A client left before its answer: as server/middleware counts it."""
@@ -124,11 +126,22 @@ class NativeDoor:
 
     # within
 
+    def _begin_to_learn(self, scope: Scope, name: str, model: str) -> StandingLease | None:
+        """None: it is known, or nothing is to be learned."""
+        door, key = self._door, (scope["path"], name)
+        known = self._learned.get(key)
+        if door is None or (known is not None and known.is_current) or not _is_exact(scope) or self._state.is_draining:
+            return None
+        lease = self._service.standing_lease(model)
+        if lease is not None:
+            self._learned[key] = lease
+            door.keeps_records = _request_log.isEnabledFor(logging.INFO)
+        return lease
+
     def _infer_codec(self, signature: wire.Signature, asked: "Asked") -> DoorCodec | None:
         """None: of a signature that native code does not read."""
         target = asked.target
-        inputs = [(spec.name, spec.datatype, spec.shape, spec.is_optional) for spec in signature.inputs]
-        outputs = [spec.name for spec in signature.outputs]
+        inputs, outputs = _inputs(signature), [spec.name for spec in signature.outputs]
         try:
             return infer_codec(
                 inputs=inputs, outputs=outputs, name=target.name, version=target.version, has_plus=self._has_plus
@@ -144,12 +157,6 @@ class NativeDoor:
             counts = DoorCounts(handler, metrics.http_duration.labels(handler), metrics.infer.latency.labels(model))
             found = self._counted[key] = self._by_counts[counts] = _Counted(counts, *key)
         return found.counts
-
-    def _add(self, path: str, lease: StandingLease, codec: DoorCodec, counts: DoorCounts) -> None:
-        if self._door is not None:
-            self._door.keeps_records = _request_log.isEnabledFor(logging.INFO)
-            entry = DoorEntry(counts=counts, model=lease.plain, codec=codec, timeout_s=lease.timeout_s)
-            self._door.add(path, entry)
 
     def _settle(self) -> None:
         """Counts what was answered here where it is told."""
@@ -191,6 +198,28 @@ class NativeDoor:
     def _look_at_gathering(self) -> None:
         if self._door is not None and self._door.expire(WHOLE_WITHIN_S):
             self._watch_gathering()
+
+
+def _entry(lease: StandingLease, codec: DoorCodec, counts: DoorCounts) -> DoorEntry:
+    return DoorEntry(counts=counts, model=lease.plain, codec=codec, timeout_s=lease.timeout_s)
+
+
+def _predict_codec(signature: wire.Signature, card: ModelCard) -> DoorCodec | None:
+    """None: of a signature that native code does not read."""
+    try:
+        return predict_codec(
+            inputs=_inputs(signature),
+            takes_values=signature.takes_values,
+            takes_images=card.type == "image-classification",
+            name=card.id,
+            version=card.version,
+        )
+    except ValueError:
+        return None
+
+
+def _inputs(signature: wire.Signature) -> list[tuple[str, str, Sequence[int], bool]]:
+    return [(spec.name, spec.datatype, spec.shape, spec.is_optional) for spec in signature.inputs]
 
 
 def _is_exact(scope: Scope) -> bool:

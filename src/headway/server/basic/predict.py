@@ -132,6 +132,8 @@ async def _infer(request: Request, card: ModelCard, body: PredictBody, arrived_s
         timeout_s=body.timeout_s,
     )
     made = await run_inference(request, wanted, arrived_s)
+    if state.native_door is not None:
+        state.native_door.learn_predict(request.scope, card)
     return json_response(_answer(card.id, made), headers=load_headers(made))
 
 

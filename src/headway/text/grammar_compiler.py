@@ -15,6 +15,7 @@ import llguidance
 from headway.errors import HeadwayError, InvalidRequest
 from headway.text.schema_bounds import check_schema
 from headway.text.schema_names import check_num_properties
+from headway.text.schema_numbers import check_numbers
 from headway.text.schema_search import find_place
 
 MAX_GRAMMAR_BYTES = 256 * 1024
@@ -66,6 +67,7 @@ def compile_grammar(tokenizer: llguidance.LLTokenizer, text: str, *, param: str 
         check_schema(schema, param)
         if not _is_lenient(schema):
             check_num_properties(schema, param)
+            check_numbers(schema, param)
     matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
     for tried in (matcher, _begun(matcher)):
         if tried.is_error():

@@ -47,6 +47,11 @@ def check_schema(schema: object, param: str) -> None:
         elif isinstance(value, str):
             if not place.endswith((*_ANNOTATIONS, ".pattern")):
                 check_text(value, place, param)
+        elif isinstance(value, int | float) and value <= _TOO_LOW and not _is_lower_bound(path):
+            raise InvalidRequest(
+                f"{place} is {_shown(value)}; the lowest number that an answer may have to be is {_TOO_LOW + 1}",
+                param=param,
+            )
         elif not _is_json(value):
             raise InvalidRequest(f"{place} is {_shown(value)}, which is no JSON that can be enforced", param=param)
 
@@ -150,6 +155,16 @@ def _num_steps(value: Mapping[str, Any]) -> int:
 
 _ANNOTATIONS = (".description", ".title", ".$comment", ".default")
 """Texts that are not enforced."""
+
+
+_TOO_LOW = 512 - 2**63
+"""As a float this and all below are -2^63 at most. An integer that may be only that ends the process: llguidance
+divides its range without end."""
+
+
+def _is_lower_bound(path: str) -> bool:
+    """Rather than a constant, or a part of one."""
+    return path.endswith((".minimum", ".exclusiveMinimum")) and ".const" not in path and ".enum" not in path
 
 
 def _is_json(value: object) -> bool:

@@ -11,6 +11,8 @@ from headway.errors import InvalidRequest
 
 _VALUES = ("const", "enum", "default", "examples")
 """Keywords whose values are no schemas."""
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords of schemas by names."""
 
 
 def has_open_names(schema: Any) -> bool:
@@ -18,13 +20,13 @@ def has_open_names(schema: Any) -> bool:
     return any(
         value.get("additionalProperties", True) is not False
         and any(value.get(keyword) for keyword in ("properties", "required", "patternProperties"))
-        for value, _ in _objects(schema)
+        for value, _ in subschemas(schema)
     )
 
 
 def check_num_properties(schema: Any, param: str) -> None:
     """Raises InvalidRequest where an answer could reach minProperties by saying a name twice."""
-    for value, path in _objects(schema):
+    for value, path in subschemas(schema):
         least, required = value.get("minProperties"), value.get("required")
         num_required = len(set(map(str, required))) if isinstance(required, list) else 0
         if isinstance(least, int) and least > num_required + 1:
@@ -35,15 +37,16 @@ def check_num_properties(schema: Any, param: str) -> None:
             )
 
 
-def _objects(schema: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """All objects of a schema that may be schemas, with their paths; without recursion, for a caller chooses the
-    depth."""
-    waiting: list[tuple[Any, str]] = [(schema, "")]
+def subschemas(schema: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """A schema and those in it that are objects, with paths; without recursion, for a caller chooses the depth."""
+    waiting: list[tuple[Any, str, bool]] = [(schema, "", False)]
     while waiting:
-        value, path = waiting.pop()
-        if isinstance(value, Mapping):
-            yield value, path
-            inner = ((name, each) for name, each in value.items() if name not in _VALUES)
-            waiting.extend((each, f"{path}.{str(name)[:64]}") for name, each in inner)
-        elif isinstance(value, list):
-            waiting.extend((each, f"{path}[{i}]") for i, each in enumerate(value))
+        value, path, is_named = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend((each, f"{path}[{i}]", False) for i, each in enumerate(value))
+        elif isinstance(value, Mapping):
+            if not is_named:
+                yield value, path
+            for name, each in value.items():
+                if is_named or name not in _VALUES:
+                    waiting.append((each, f"{path}.{str(name)[:64]}", not is_named and name in _NAMED))

@@ -1,0 +1,67 @@
+"""Numbers of a JSON schema that llguidance takes for others: it reads them as 64-bit floats, some a digit off."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from headway.errors import InvalidRequest
+from headway.text.schema_names import subschemas
+
+_EXACT = ("const", "enum", "multipleOf")
+_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_FLOAT = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:e([+-]\d+))?")
+_MAX_POWER = 308
+"""Of ten, as a float."""
+
+
+def check_numbers(schema: Any, param: str) -> None:
+    """Raises InvalidRequest where an answer could have another number than the schema says."""
+    for value, path in subschemas(schema):
+        for keyword, number in _numbers(value):
+            taken_for = number_read(number)
+            if taken_for == number or (keyword in _LOWER and taken_for > number):
+                continue
+            if keyword in _UPPER and taken_for < number:
+                continue
+            raise InvalidRequest(
+                f"{param}{path}.{keyword} is {number}, which can only be enforced as {_shown(taken_for)}: "
+                "give a number of at most 15 digits, or a text",
+                param=param,
+            )
+
+
+def number_read(number: float) -> float:
+    """What serde_json makes of a number as Python writes it, as llguidance takes it: digits as one float, times or by a
+    power of ten as another; and integers as floats."""
+    found = None if isinstance(number, int) else _FLOAT.fullmatch(repr(number))
+    if found is None:
+        return _as_integer(number)
+    sign, whole, fraction, exponent = found.groups("")
+    value, power = float(int(whole + fraction)), int(exponent or 0) - len(fraction)
+    while power < -_MAX_POWER:
+        value, power = value / 1e308, power + _MAX_POWER
+    value = value * float(f"1e{power}") if power >= 0 else value / float(f"1e{-power}")
+    return -value if sign else value
+
+
+def _as_integer(number: float) -> float:
+    """An integer is limited to 63 bits and a sign, behind its way through a float."""
+    return max(-(2**63), min(int(float(number)), 2**63 - 1)) if isinstance(number, int) else number
+
+
+def _numbers(schema: Any) -> Iterator[tuple[str, float]]:
+    for keyword in (*_EXACT, *_LOWER, *_UPPER):
+        waiting = [schema.get(keyword)]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield keyword, value
+            elif isinstance(value, dict) and keyword in _EXACT:
+                waiting.extend(value.values())
+            elif isinstance(value, list) and keyword in _EXACT:
+                waiting.extend(value)
+
+
+def _shown(number: float) -> str:
+    return str(number) if isinstance(number, int) else format(Decimal(repr(number)), "f")

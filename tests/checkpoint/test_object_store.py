@@ -1,28 +1,15 @@
 """Object stores, by fsspec's own store in memory in the place of s3: files and folders, fetched anew when changed."""
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
+from checkpoint.fake_s3 import REGISTRY, FakeS3
 from headway.checkpoint.sources import fetch_source
 from headway.config import CheckpointConfig
 from headway.errors import DownloadFailed, InvalidConfig
-
-REGISTRY = importlib.import_module("fsspec.registry")  # fsspec's attribute of this name is another thing
-
-
-class FakeS3(MemoryFileSystem):
-    protocol = "s3"
-    store: dict[str, object] = {}  # noqa: RUF012
-    pseudo_dirs = [""]  # noqa: RUF012
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return "/" + path.removeprefix("s3://").strip("/")
 
 
 @pytest.fixture

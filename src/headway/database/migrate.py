@@ -99,9 +99,8 @@ def _back_up(engine: sa.Engine, connection: sa.Connection) -> None:
     target = path.with_name(f"{path.name}.{revision}.bak")
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        for stale in path.parent.glob(
-            f"{glob.escape(path.name)}.*.bak.*.part"
-        ):  # of one that was killed: we have the lock
+        # Of one that was killed: we have the writers' lock.
+        for stale in path.parent.glob(f"{glob.escape(path.name)}.*.bak.*.part"):
             stale.unlink(missing_ok=True)
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(part)) as copy:
             source.backup(copy)

@@ -150,16 +150,16 @@ class EncoderEngine:
 
 def make_step(texts: Sequence[wire.Submit]) -> EncoderStep:
     """The texts end to end."""
-    lengths = [len(text.prompt_token_ids) for text in texts]
-    token_ids = np.fromiter(
-        itertools.chain.from_iterable(text.prompt_token_ids for text in texts), np.int32, sum(lengths)
-    )
-    token_types = np.zeros(token_ids.size, np.int32)
-    starts = np.cumsum([0, *lengths], dtype=np.int32)
-    for text, start, end in zip(texts, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+    token_ids: list[int] = []
+    starts = [0]
+    for text in texts:
+        token_ids += text.prompt_token_ids
+        starts.append(len(token_ids))
+    token_types = np.zeros(len(token_ids), np.int32)
+    for text, start, end in zip(texts, starts, starts[1:], strict=False):
         if text.second_start is not None:
             token_types[start + text.second_start : end] = 1
-    return EncoderStep(token_ids, token_types, starts)
+    return EncoderStep(np.array(token_ids, np.int32), token_types, np.array(starts, np.int32))
 
 
 def _make_failure(text: wire.Submit) -> wire.TokenEvent:

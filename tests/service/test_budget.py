@@ -47,3 +47,13 @@ def test_a_limit_that_can_not_be_is_refused_with_both_numbers(config: dict[str, 
 def test_a_limit_for_gpus_is_refused_where_there_is_none() -> None:
     with pytest.raises(InvalidConfig, match=r"gpu_memory_limit is 0.5, and no GPU was found: leave it out"):
         make_budget(PoolConfig(gpu_memory_limit=0.5), total_bytes=10 * GIB, gpus=FakeGpus())
+
+
+def test_one_that_does_not_tell_its_memory_is_bounded_by_what_the_caller_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gpus = FakeGpus(0, 40 * GIB)
+    assert make_budget(PoolConfig(), total_bytes=10 * GIB, gpus=gpus) == {"cpu": 8 * GIB, "cuda:1": 32 * GIB}
+    assert "GPU 0 does not tell its memory" in caplog.text
+    told = make_budget(PoolConfig(gpu_memory_limit=5 * GIB), total_bytes=10 * GIB, gpus=gpus)
+    assert told == {"cpu": 8 * GIB, "cuda:0": 5 * GIB, "cuda:1": 5 * GIB}

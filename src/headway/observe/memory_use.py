@@ -1,7 +1,7 @@
 """What processes take of the machine's memory, their children included. Reads /proc; may take milliseconds."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,12 +17,17 @@ def process_tree_bytes(pids: Iterable[int], root: Path = _ROOT) -> int:
     Clean pages of files are not counted: the system drops them when it needs to. What several of the processes share is
     counted once, as the kernel's proportional sizes do.
     """
-    found: dict[int, int] = {}
-    for pid in pids:
-        for each in (pid, *_descendants(pid)):
-            if each not in found:
-                found[each] = _process_bytes(each, root)
-    return sum(found.values())
+    return memory_bytes(process_tree(pids), root)
+
+
+def memory_bytes(pids: Iterable[int], root: Path = _ROOT) -> int:
+    """The same of these processes alone."""
+    return sum(_process_bytes(pid, root) for pid in pids)
+
+
+def process_tree(pids: Iterable[int]) -> Sequence[int]:
+    """The processes and all below them, each once."""
+    return list(dict.fromkeys(each for pid in pids for each in (pid, *_descendants(pid))))
 
 
 def _descendants(pid: int) -> list[int]:

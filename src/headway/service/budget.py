@@ -1,11 +1,15 @@
 """How much residents may take in all: the machine's memory, each GPU's, and places for models."""
 
+import logging
+
 from headway.config import PoolConfig
 from headway.errors import InvalidConfig
 from headway.observe.gpus import Gpus, find_gpus
 from headway.observe.machine import total_memory_bytes
 from headway.observe.sizes import size_text
 from headway.service.events import CPU, MODELS
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_SHARE = 0.8
 """Of a memory, where the config says nothing: the rest is for the server itself, files' pages and other programs."""
@@ -32,7 +36,13 @@ def make_budget(config: PoolConfig, *, total_bytes: int | None = None, gpus: Gpu
             param="gpu_memory_limit",
         )
     for index, size in enumerate(sizes):
-        budget[f"cuda:{index}"] = _limit(config.gpu_memory_limit, size, "gpu_memory_limit", f"GPU {index}")
+        if size:
+            budget[f"cuda:{index}"] = _limit(config.gpu_memory_limit, size, "gpu_memory_limit", f"GPU {index}")
+        elif isinstance(config.gpu_memory_limit, int):
+            told = config.gpu_memory_limit  # it does not say what it has: the caller does
+            budget[f"cuda:{index}"] = _limit(told, told, "gpu_memory_limit", f"GPU {index}")
+        else:
+            logger.warning("GPU %d does not tell its memory: it is not bounded; give --gpu-memory-limit bytes", index)
     if config.max_models is not None:
         if config.max_models < 1:
             raise InvalidConfig(f"max_models is {config.max_models}; it must be at least 1", param="max_models")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from headway.observe.clock import Clock
 from headway.observe.gpus import Gpus
-from headway.observe.memory_use import process_tree_bytes
+from headway.observe.memory_use import memory_bytes, process_tree
 from headway.service.events import CPU, Amounts, Measured
 from headway.service.served_model import ServedModel
 
@@ -55,5 +55,6 @@ class MemoryWatch:
             del self._looking[model.id, generation]
 
     def _amounts_of(self, pids: Sequence[int]) -> Amounts:
-        on_gpus = self.gpus.process_bytes(pids)
-        return {CPU: process_tree_bytes(pids), **{f"cuda:{gpu}": size for gpu, size in on_gpus.items()}}
+        family = process_tree(pids)  # what a model has started computes on GPUs too
+        on_gpus = self.gpus.process_bytes(family)
+        return {CPU: memory_bytes(family), **{f"cuda:{gpu}": size for gpu, size in on_gpus.items()}}

@@ -78,7 +78,9 @@ def spawn_command(
         variables: those that it has beside the others.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in without}
-    env = inherited | {"PYTHONUNBUFFERED": "1", **(variables or {})}
+    # cuda:N is to mean there what NVML tells here; CUDA's own order is by speed.
+    numbering = {"CUDA_DEVICE_ORDER": inherited.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
+    env = inherited | {"PYTHONUNBUFFERED": "1"} | numbering | dict(variables or {})
     child, connection = start_child(
         command,
         stdout=subprocess.PIPE,

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,18 +167,22 @@ async def serving(
     infer: InferConfig | None = None,
     pool: PoolConfig | None = None,
     residency: ResidencyConfig | None = None,
+    names: Sequence[str] = ("m",),
 ) -> AsyncIterator[Served]:
     _write_model(folder)
     config = replace(config or ServerConfig(), port=0, drain_timeout_s=5)
-    model = ModelConfig(
-        source=str(folder),
-        served_names=("m",),
-        framework="python",
-        type="tensor",
-        infer=infer or InferConfig(max_batch_size=8),
-        residency=residency or ResidencyConfig(),
-    )
-    service = LocalService([model], pool or PoolConfig(), config, CheckpointConfig(cache_dir=folder))
+    models = [
+        ModelConfig(
+            source=str(folder),
+            served_names=(name,),
+            framework="python",
+            type="tensor",
+            infer=infer or InferConfig(max_batch_size=8),
+            residency=residency or ResidencyConfig(),
+        )
+        for name in names
+    ]
+    service = LocalService(models, pool or PoolConfig(), config, CheckpointConfig(cache_dir=folder))
     async with listening(make_app(service, config)) as server:
         await until(lambda: service.is_ready()[0], 20)
         yield Served(server, service, folder)

@@ -14,7 +14,7 @@ import pytest
 from tests.server.conftest import until
 from tests.server.native_door_rig import Served, Wire, both, infer_body, post, serving, told
 
-from headway.config import InferConfig
+from headway.config import InferConfig, PoolConfig, ResidencyConfig
 from headway.observe.logs import set_up_logs
 
 BODY = infer_body()
@@ -103,6 +103,46 @@ async def test_the_lease_ends_when_nobody_asks_and_tells_how_often_it_was_used(t
         before = residency().num_uses
         await server.ask(*[post(BODY)] * 5)
         await until(lambda: residency().num_leases == 0 and residency().num_uses == before + 5)
+
+
+async def test_a_model_that_is_asked_all_the_time_makes_room_for_another(tmp_path: Path) -> None:
+    async with serving(tmp_path, names=("m", "other"), pool=PoolConfig(max_models=1)) as server:
+        await server.ask(post(BODY))
+        is_over, num_answers = False, 0
+
+        async def ask() -> None:
+            nonlocal num_answers
+            async with await server.connect() as wire:
+                while not is_over:
+                    assert (await wire.ask(post(BODY))).startswith(b"HTTP/1.1 200")
+                    num_answers += 1
+
+        asking = [asyncio.ensure_future(ask()) for _ in range(3)]
+        await until(lambda: num_answers > 50)
+        for _ in range(2):
+            (answer,) = await server.ask(post(BODY, path="/v2/models/other/infer"))
+            assert answer.startswith(b"HTTP/1.1 200")
+        num_before = num_answers
+        await until(lambda: num_answers > num_before + 20)
+        is_over = True
+        await asyncio.gather(*asking)
+
+
+async def test_a_name_that_leads_elsewhere_is_looked_up_again(tmp_path: Path) -> None:
+    async with known(tmp_path) as server:
+        await server.ask(post(BODY))
+        (model,) = server.service.roster.models
+        server.service.roster.change(model, replace(model.config, served_names=("renamed",)))
+        old, new = await server.ask(post(BODY), post(BODY, path="/v2/models/renamed/infer"))
+        assert old.startswith(b"HTTP/1.1 404")
+        assert new.startswith(b"HTTP/1.1 200")
+
+
+async def test_an_idle_model_is_unloaded_in_its_time(tmp_path: Path) -> None:
+    async with serving(tmp_path, residency=ResidencyConfig(idle_timeout_s=0.3)) as server:
+        await server.ask(*[post(BODY)] * 5)
+        assert await server.num_native() == 4
+        await until(lambda: server.service.card("m").state == "cold")
 
 
 async def test_a_swap_fails_no_request(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from headway.server.keys import ApiKeys
 from headway.server.paths import is_admin, route_path
 from headway.server.refusals import REQUEST_ID, id_headers, refuse, refuse_error
 from headway.server.state import ServerState
+from headway.worker.given_answer import GIVEN_ANSWER
 
 log = get_logger("headway.server")
 _request_log = logging.getLogger("headway.server")
@@ -64,7 +65,7 @@ class RequestScope:
         wished = find_header(scope, b"x-request-id") or ""
         request_id = wished if _REQUEST_ID.fullmatch(wished) else f"req-{token_hex(16)}"
         scope[REQUEST_ID] = request_id
-        started_s = self._state.clock.now()
+        started_s = self._state.arrival_s()
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -170,7 +171,8 @@ class Gate:
         wrong_key = self._keys.refusal(scope["headers"], for_admin=is_admin(path))
         if wrong_key is not None:
             return wrong_key
-        if self._state.is_draining and path not in DRAIN_PATHS:
+        # What its model has answered already came before.
+        if self._state.is_draining and path not in DRAIN_PATHS and GIVEN_ANSWER.get() is None:
             return ShuttingDown("the server is shutting down and takes nothing new", retry_after_s=5.0)
         return None
 

@@ -61,6 +61,7 @@ class NativeDoor:
         """By path, and of /predict by the model's name."""
         self._counted: dict[tuple[str, str, ModelKey | None], _Counted] = {}
         self._by_counts: dict[DoorCounts, _Counted] = {}
+        self._stop_listening = _do_nothing
         self._has_plus = orjson.dumps(1e16) == b"1e+16"
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -75,14 +76,15 @@ class NativeDoor:
             on_records=lambda: loop.call_soon(self._log_turn),
             on_gathering=self._watch_gathering,
         )
-        self._service.on_lease_stop(self.forget)
+        self._stop_listening = self._service.on_lease_stop(self.forget)
         self._state.metrics.num_native_open = lambda: 0 if self._door is None else self._door.num_open
         self._state.metrics.on_render = self._state.inferences.on_read = self._settle
 
     def close(self) -> None:
         """Nothing takes the native way any more."""
         self.forget()
-        self._service.on_lease_stop(None)
+        stop_listening, self._stop_listening = self._stop_listening, _do_nothing
+        stop_listening()
 
     def connect(self, protocol: Any, outlet: Outlet) -> DoorConnection | None:
         """Of a connection that may have a request for here (protocol: server/connection); None: nothing is known."""
@@ -198,6 +200,10 @@ class NativeDoor:
     def _look_at_gathering(self) -> None:
         if self._door is not None and self._door.expire(WHOLE_WITHIN_S):
             self._watch_gathering()
+
+
+def _do_nothing() -> None:
+    """Where nobody is told of anything."""
 
 
 def _entry(lease: StandingLease, codec: DoorCodec, counts: DoorCounts) -> DoorEntry:

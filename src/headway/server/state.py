@@ -12,6 +12,7 @@ from headway.observe.metrics import Metrics
 from headway.server.oip.statistics import InferenceStatistics
 from headway.server.openai.responses.store import ResponseStore
 from headway.service.protocol import Service
+from headway.worker.given_answer import GIVEN_ANSWER
 
 if TYPE_CHECKING:
     from headway.server.media import MediaFetcher
@@ -50,6 +51,11 @@ class ServerState:
             domains = self.config.allowed_media_domains
             self._media = MediaFetcher(allowed_domains=domains, max_bytes=self.config.max_body_bytes)
         return self._media
+
+    def arrival_s(self) -> float:
+        """When the request came that the caller works for: now, but for what began on the native way."""
+        given = GIVEN_ANSWER.get()
+        return self.clock.now() if given is None else given.arrived_s
 
     def readiness(self) -> tuple[bool, str]:
         """Whether a request would be taken now, and why not."""

@@ -144,9 +144,9 @@ class LocalService:
         is_kept = model.config.residency.idle_timeout_s != 0
         return self.standing_leases.of(model) if is_kept and run_of(model.config).kind == "infer" else None
 
-    def on_lease_stop(self, tell: Callable[[], None] | None) -> None:
+    def on_lease_stop(self, tell: Callable[[], None]) -> Callable[[], None]:
         """See service/standing_lease.LeasingService."""
-        self.standing_leases.on_stop = tell
+        return self.standing_leases.listen(tell)
 
     async def signature(self, model: str) -> Mapping[str, Any]:
         """See the protocol."""

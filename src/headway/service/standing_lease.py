@@ -98,8 +98,9 @@ class LeasingService(Protocol):
         """What requests for this name hold there; None: they have none now. Raises ModelNotFound."""
         ...
 
-    def on_lease_stop(self, tell: Callable[[], None] | None) -> None:
-        """`tell` is called where something has changed: nothing may go natively before it is asked for again."""
+    def on_lease_stop(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """`tell` is called where something has changed: nothing may go natively before it is asked for again. Returns
+        what ends that; to be called once."""
         ...
 
 
@@ -108,13 +109,16 @@ class StandingLeases:
 
     def __init__(self, residents: Residents, clock: Clock) -> None:
         self.residents = residents
-        self.on_stop: Callable[[], None] | None = None
-        """Called where something has changed: the native way must not be offered any more before it is asked for again
-        (of())."""
+        self._listeners: list[Callable[[], None]] = []
         self._clock = clock
         self._held: list[StandingLease] = []
         self._known: dict[str, StandingLease] = {}
         self._timer: Timer | None = None
+
+    def listen(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """See LeasingService.on_lease_stop."""
+        self._listeners.append(tell)
+        return lambda: self._listeners.remove(tell)
 
     def of(self, model: ServedModel) -> StandingLease | None:
         """From now on its requests may take the native way. None: it is not loaded, or computed in another way."""
@@ -145,8 +149,8 @@ class StandingLeases:
 
     def stop(self) -> None:
         """Something has changed: what comes next takes the Python way, and finds how it is."""
-        if self.on_stop is not None:
-            self.on_stop()
+        for tell in self._listeners:
+            tell()
         self._known = {name: lease for name, lease in self._known.items() if lease.is_current}
         for lease in list(self._held):
             if not lease.is_free and not lease.plain.num_in_flight:

@@ -96,7 +96,7 @@ class PredictionsOut(msgspec.Struct, frozen=True):
 async def predict(request: Request) -> Response:
     """One question to any model."""
     state = state_of(request)
-    arrived_s = state.clock.now()
+    arrived_s = state.arrival_s()
     body = await _read(request)
     try:
         card = state.service.card(body.model_id)

@@ -91,7 +91,7 @@ async def model_metadata(request: Request) -> Response:
 async def infer(request: Request) -> Response:
     """Tensors in, tensors out: as JSON, or as binary data behind it."""
     state = state_of(request)
-    arrived_s = state.clock.now()
+    arrived_s = state.arrival_s()
     data = await read_bytes(request)
     asked = read_infer(data, find_header(request.scope, _HEADER), _target(request))
     answered = await run_watched(request.receive, plane.infer(state, asked, arrived_s), request.scope)

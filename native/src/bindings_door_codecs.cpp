@@ -10,8 +10,10 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "door/embedding_message.h"
 #include "door/http_head.h"
 #include "door/infer_answer.h"
 #include "door/infer_request.h"
@@ -117,6 +119,22 @@ nb::object predict_answer(const std::string& name, const std::string& version, c
     return bytes_of(body);
 }
 
+nb::object read_predict_texts(const nb::bytes& body) {
+    std::vector<std::string> texts;
+    return door::read_predict_texts(view_of(body), texts) ? nb::cast(texts) : nb::none();
+}
+
+nb::object embedding_answer(const std::string& name, const std::string& version, const std::vector<nb::bytes>& messages) {
+    std::vector<std::string_view> vectors;
+    std::string body;
+    for (const nb::bytes& message : messages) {
+        door::EmbeddingMessage embedding;
+        if (!embedding.read(view_of(message))) return nb::none();
+        vectors.push_back(embedding.data);
+    }
+    return door::make_embedding_answer({name, version}, vectors, body) ? nb::object(bytes_of(body)) : nb::none();
+}
+
 }  // namespace
 
 void bind_door_codecs(nb::module_& module) {
@@ -141,6 +159,8 @@ void bind_door_codecs(nb::module_& module) {
         .def_static("read_infer", &read_infer, "signature"_a, "body"_a, "json_length"_a.none(), "request_id"_a)
         .def_static("infer_answer", &infer_answer, "name"_a, "version"_a, "wish"_a, "message"_a, "has_plus"_a)
         .def_static("read_predict", &read_predict, "signature"_a, "body"_a, "takes_images"_a, "request_id"_a)
+        .def_static("read_predict_texts", &read_predict_texts, "body"_a)
+        .def_static("embedding_answer", &embedding_answer, "name"_a, "version"_a, "messages"_a)
         .def_static("find_model_id", &find_model_id, "body"_a)
         .def_static("predict_answer", &predict_answer, "name"_a, "version"_a, "message"_a);
 }

@@ -174,7 +174,7 @@ SPOILS = st.sampled_from(
 )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(HEADS, st.lists(st.tuples(st.integers(0, 120), SPOILS, st.integers(0, 2)), max_size=3))
 def test_a_spoilt_head_is_left_to_python_or_is_the_same_there(
     data: bytes, spoils: list[tuple[int, bytes, int]]

@@ -206,6 +206,18 @@ def test_any_doubles_digits_are_read_back_exactly(bits: list[int]) -> None:
     assert check_same(signature_of(("x", "FP64", [-1])), body)
 
 
+def test_numbers_as_people_write_them_are_read_exactly() -> None:
+    random = np.random.default_rng(3)
+    values = random.uniform(-1, 1, 20_000) * 10.0 ** random.integers(-12, 12, 20_000)
+    texts = [repr(value) for value in values.tolist()] + [f"{value:.19g}" for value in values.tolist()]
+    # Just between two doubles, and one digit beside it.
+    halves = random.integers(2**52, 2**53, 5_000).astype(object) * 2 + 1
+    texts += [f"{half + step}e{exponent}" for half in halves for step in (-1, 0, 1) for exponent in (0, -1, 1, -27, 27)]
+    texts += [f"{half * 5**8 + step}e-8" for half in halves for step in (-1, 0, 1) if half * 5**8 < 10**19 * 3]
+    body = f'{{"inputs":[{{"name":"x","shape":[{len(texts)}],"datatype":"FP64","data":[{",".join(texts)}]}}]}}'.encode()
+    assert check_same(signature_of(("x", "FP64", [-1])), body)
+
+
 def wire_outputs(*tensors: wire.Tensor, **fields: Any) -> bytes:
     return wire.encode(wire.Outputs(request_id="n1", tensors=list(tensors), **fields))
 

@@ -15,9 +15,10 @@ from headway._native import DoorCodecs, PlainSignature
 from headway.config import ModelType
 from headway.core.infer import Inferred
 from headway.errors import HeadwayError
-from headway.server.basic.predict import PredictBody, _answer
+from headway.server.basic.predict import PredictBody, PredictionsOut, _answer, _texts
 from headway.server.basic.predict_input import is_tensors, read_tensors, read_value
 from headway.server.body import parse_body
+from headway.server.openai.embeddings import to_floats
 from headway.worker.infer_check import check_infer
 from headway_wire.tensors import ITEM_BYTES, pack_bytes
 
@@ -159,6 +160,33 @@ def test_what_does_not_fit_the_model_is_left_to_python(inputs: Any) -> None:
     assert ask_natively(TENSORS, body_of(inputs)) is None
     with pytest.raises(HeadwayError):
         ask_in_python(TENSORS, body_of(inputs))
+
+
+TEXT_INPUTS = st.text(max_size=5) | st.lists(st.text(max_size=5) | SCALARS, max_size=3) | JSON_VALUES
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(TEXT_INPUTS)
+def test_an_encoders_texts_are_read_as_python_reads_them(value: Any) -> None:
+    try:
+        expected = _texts(parse_body(body_of(value), PredictBody).input_data)
+    except HeadwayError:
+        assert DoorCodecs.read_predict_texts(body_of(value)) is None
+    else:
+        assert DoorCodecs.read_predict_texts(body_of(value)) == expected
+
+
+def test_an_encoders_vectors_are_told_as_python_tells_them() -> None:
+    vectors = [np.random.default_rng(seed).normal(size=384).astype(np.float32).tobytes() for seed in range(3)]
+    messages = [wire.encode(wire.Embedding(request_id=f"{i}", data=vector)) for i, vector in enumerate(vectors)]
+    expected = msgspec.json.encode(PredictionsOut("mödel", "3", [to_floats(vector) for vector in vectors]))
+    assert DoorCodecs.embedding_answer("mödel", "3", messages) == expected
+    for vector in (b"123", np.array([np.nan], np.float32).tobytes()):
+        odd = wire.encode(wire.Embedding(request_id="0", data=vector))
+        assert DoorCodecs.embedding_answer("mödel", "3", [odd]) is None
+    whole = messages[0]
+    for cut in (b"", whole[:-1], whole + b"x", whole.replace(b"embedding", b"embeddinG"), b"\x82" + whole[1:]):
+        assert DoorCodecs.embedding_answer("mödel", "3", [cut]) is None
 
 
 def test_an_image_and_a_value_for_a_model_of_tensors_are_left_to_python() -> None:

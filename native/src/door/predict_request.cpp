@@ -116,6 +116,19 @@ private:
     CameInputs came_;
 };
 
+// The whole body; `read_input` is called with the reader before input_data.
+template <typename Read>
+bool read_body(std::string_view body, const Read& read_input) {
+    JsonReader reader(body);
+    bool has_model = false, has_input = false;
+    const bool is_right = is_utf8(body) && read_object(reader, [&](std::string_view key) {
+        std::string_view text;
+        if (key == "model_id") return claim(has_model) && reader.string(text) && !text.empty();
+        return key == "input_data" && claim(has_input) && read_input(reader);
+    });
+    return is_right && reader.is_at_end() && has_model && has_input;
+}
+
 }  // namespace
 
 bool find_model_id(std::string_view body, std::string& model_id) {
@@ -133,23 +146,26 @@ bool find_model_id(std::string_view body, std::string& model_id) {
 
 bool read_predict(std::string_view body, const Signature& signature, PredictInputs inputs, InferFields& fields) {
     fields.clear();
-    JsonReader reader(body);
     Input input(signature, fields);
-    const auto read_input = [&] {
+    return read_body(body, [&](JsonReader& reader) {
         std::string_view object;
         if (reader.peek() != '{') return inputs == PredictInputs::values && input.read_value(reader);
         if (!read_view(reader, object)) return false;
         if (are_tensors(object)) return input.read_tensors(object);
         JsonReader value(object);
         return inputs == PredictInputs::values && input.read_value(value);
-    };
-    bool has_model = false, has_input = false;
-    const bool is_right = is_utf8(body) && read_object(reader, [&](std::string_view key) {
-        std::string_view text;
-        if (key == "model_id") return claim(has_model) && reader.string(text) && !text.empty();
-        return key == "input_data" && claim(has_input) && read_input();
     });
-    return is_right && reader.is_at_end() && has_model && has_input;
+}
+
+bool read_predict_texts(std::string_view body, std::vector<std::string>& texts) {
+    texts.clear();
+    return read_body(body, [&](JsonReader& reader) {
+        const auto read_text = [&] {
+            std::string_view text;
+            return reader.string(text) && (texts.emplace_back(text), true);
+        };
+        return reader.peek() == '[' ? read_list(reader, read_text) && !texts.empty() : read_text();
+    });
 }
 
 }  // namespace headway::door

@@ -1,6 +1,6 @@
 """Texts into token ids by a tokenizer.json, as models of texts want them: cut to a length, padded to the longest."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,13 @@ import msgspec
 import numpy as np
 
 from headway.predictors.options import file_inside, invalid_config, invalid_input, unsupported_model
+
+COLUMNS: Mapping[str, str] = {
+    "input_ids": "ids",
+    "attention_mask": "attention_mask",
+    "token_type_ids": "type_ids",
+}
+"""What a text becomes, and what the tokenizers library calls it."""
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,15 +52,17 @@ class TextEncoder:
             length=options.max_length if options.pads_to_max_length else None,
         )
 
-    def encode(self, texts: Sequence[str | tuple[str, str]]) -> dict[str, np.ndarray]:
-        """input_ids, attention_mask and token_type_ids of texts or pairs of texts."""
-        encodings = self._tokenizer.encode_batch(list(texts))
-        columns = {
-            "input_ids": [encoding.ids for encoding in encodings],
-            "attention_mask": [encoding.attention_mask for encoding in encodings],
-            "token_type_ids": [encoding.type_ids for encoding in encodings],
+    def encode(
+        self, texts: Sequence[str | tuple[str, str]], names: Collection[str] = tuple(COLUMNS)
+    ) -> dict[str, np.ndarray]:
+        """Those of COLUMNS that are named, of texts or pairs of texts."""
+        # Not encode_batch: that tells where each token stands in its text, too.
+        encodings = self._tokenizer.encode_batch_fast(list(texts))
+        return {
+            name: np.array([getattr(encoding, attribute) for encoding in encodings], dtype=np.int64)
+            for name, attribute in COLUMNS.items()
+            if name in names
         }
-        return {name: np.array(rows, dtype=np.int64) for name, rows in columns.items()}
 
 
 def texts_of_value(value: Any) -> list[str]:

@@ -23,7 +23,7 @@ from headway.predictors.arrays import (
 )
 from headway.predictors.images import ImageOptions, images_of_value, prepare_images
 from headway.predictors.options import invalid_config, invalid_input
-from headway.predictors.texts import TextEncoder, TextOptions, texts_of_value
+from headway.predictors.texts import COLUMNS, TextEncoder, TextOptions, texts_of_value
 from headway_wire import Infer, Outputs, TensorSpec
 
 Scores = Literal["softmax", "sigmoid", "none"]
@@ -67,6 +67,7 @@ class ValueBridge:
         if options.image is not None:
             _check_image(options.image, inputs)
         self._encoder = None if options.text is None else TextEncoder(folder, options.text)
+        self._columns = {it.name: _INTEGERS.get(it.datatype, np.int64) for it in inputs if it.name in COLUMNS}
 
     def run(self, requests: Sequence[Infer], compute: Callable[[Arrays], Arrays]) -> list[Outputs]:
         """An answer to each request, in order, by `compute`, which is given the model's inputs. Raises what it does."""
@@ -95,12 +96,8 @@ class ValueBridge:
         texts = arrays.get(TEXTS)
         if texts is None or self._encoder is None:
             return arrays
-        columns = self._encoder.encode(texts.tolist())
-        return {
-            spec.name: columns[spec.name].astype(_INTEGERS.get(spec.datatype, np.int64))
-            for spec in self._inputs
-            if spec.name in columns
-        }
+        columns = self._encoder.encode(texts.tolist(), self._columns)
+        return {name: columns[name].astype(dtype, copy=False) for name, dtype in self._columns.items()}
 
     def answer(self, request: Infer, arrays: Mapping[str, np.ndarray]) -> Outputs:
         """Tensors to tensors, a value to a value"""

@@ -89,7 +89,9 @@ def _take(step: Step, event: Event) -> bool:
             step.state = replace(step.state, is_draining=True)
             step.deny_waiting(None, denials.shutting_down())
         case AddModel():
+            is_new = event.model not in step.state.models
             _add_model(step, event)
+            return not is_new  # nobody waits for one that is new: thousands may come at once
         case RetryDue():
             return event.model in step.state.models
         case _:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "door/embedding_message.h"
 #include "door/http_head.h"
 #include "door/infer_answer.h"
 #include "door/infer_request.h"
@@ -40,6 +41,9 @@ const std::string kOutputs = "\x84" + kType +
 const std::string kValue =
     "\x83" + kType + "\xA5value\x81\xA1" "a\x94\xCB\x3F\xF8\x00\x00\x00\x00\x00\x00\xC4\x02hi\xD1\xFF\x00\xA1z"s;
 
+const std::string kTexts = R"({"model_id":"m","input_data":["a\u00e9","",  "b"]})"s;
+const std::string kEmbedding = "\x83\xA4type\xA9" "embedding\xAArequest_id\xA1" "7\xA4" "data\xC4\x08\x00\x00\x80\x3F\x00\x00\x00\x40"s;
+
 Signature make_signature() {
     Signature signature;
     signature.inputs = {{"x", Datatype::fp32, {-1, 2}, false},
@@ -70,6 +74,17 @@ bool predicts(std::string_view body) {
     return read_predict(body, kSignature, PredictInputs::values, fields);
 }
 
+bool reads_texts(std::string_view body) {
+    std::vector<std::string> texts;
+    return read_predict_texts(body, texts);
+}
+
+bool embeds(std::string_view message) {
+    EmbeddingMessage embedding;
+    std::string body;
+    return embedding.read(message) && make_embedding_answer({"m", "1"}, std::vector{embedding.data}, body);
+}
+
 // Whether it is told in each form.
 bool answers(std::string_view message) {
     OutputsMessage outputs;
@@ -83,33 +98,28 @@ bool answers(std::string_view message) {
     return make_predict_answer({"m", "1"}, outputs, body) || is_told;
 }
 
+template <typename Takes>
+void check_cuts(std::string_view whole, const Takes& takes) {
+    CHECK(takes(whole), "the whole");
+    for (size_t size = 0; size < whole.size(); ++size) {
+        take_exactly(whole.substr(0, size), [&](std::string_view cut) { CHECK(!takes(cut), "%zu bytes", size); });
+    }
+}
+
 void test_what_is_whole_is_taken_and_what_is_cut_is_not() {
     RequestHead head;
     CHECK(read_head(kHead, head) == HeadState::plain && head.head_bytes == kHead.size(), "%zu", head.head_bytes);
     CHECK(head.api_key == "k" && head.json_length == size_t{12} && head.content_length == 34, "its fields");
-    CHECK(infers(kInfer + kBlob, kInfer.size()) && predicts(kPredict) && predicts(kTensors), "whole bodies");
-    CHECK(answers(kOutputs) && answers(kValue), "whole answers");
     for (size_t size = 0; size < kHead.size(); ++size) {
         take_exactly(std::string_view(kHead).substr(0, size), [&](std::string_view cut) {
             CHECK(read_head(cut, head) == HeadState::partial, "%zu bytes", size);
         });
     }
-    const std::string infer = kInfer + kBlob;
-    for (size_t size = 0; size < infer.size(); ++size) {
-        take_exactly(std::string_view(infer).substr(0, size), [&](std::string_view cut) {
-            CHECK(!infers(cut, std::min(size, kInfer.size())), "%zu bytes", size);
-        });
-    }
-    for (const std::string& whole : {kPredict, kTensors}) {
-        for (size_t size = 0; size < whole.size(); ++size) {
-            take_exactly(std::string_view(whole).substr(0, size), [&](std::string_view cut) { CHECK(!predicts(cut), "%zu", size); });
-        }
-    }
-    for (const std::string& whole : {kOutputs, kValue}) {
-        for (size_t size = 0; size < whole.size(); ++size) {
-            take_exactly(std::string_view(whole).substr(0, size), [&](std::string_view cut) { CHECK(!answers(cut), "%zu", size); });
-        }
-    }
+    check_cuts(kInfer + kBlob, [](std::string_view cut) { return infers(cut, std::min(cut.size(), kInfer.size())); });
+    for (const std::string& body : {kPredict, kTensors}) check_cuts(body, predicts);
+    for (const std::string& message : {kOutputs, kValue}) check_cuts(message, answers);
+    check_cuts(kTexts, reads_texts);
+    check_cuts(kEmbedding, embeds);
 }
 
 // Bytes changed, left out, doubled, or taken from elsewhere in it.
@@ -141,6 +151,8 @@ void test_what_is_spoilt_is_read_within_its_bounds() {
         take_exactly(spoil(kTensors, random), [&](std::string_view data) { num_taken += predicts(data); });
         take_exactly(spoil(kOutputs, random), [&](std::string_view data) { num_taken += answers(data); });
         take_exactly(spoil(kValue, random), [&](std::string_view data) { num_taken += answers(data); });
+        take_exactly(spoil(kTexts, random), [&](std::string_view data) { num_taken += reads_texts(data); });
+        take_exactly(spoil(kEmbedding, random), [&](std::string_view data) { num_taken += embeds(data); });
     }
     CHECK(num_taken > 1000, "%zu of them were right: too few to say anything", num_taken);
 }

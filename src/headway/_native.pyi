@@ -439,7 +439,7 @@ def predict_codec(
 class DoorCounts:
     """What was answered natively, of a route and a model."""
 
-    def __init__(self, handler: str, http_seconds: HistogramCounts, infer_seconds: HistogramCounts) -> None: ...
+    def __init__(self, handler: str, http_seconds: HistogramCounts, infer_seconds: HistogramCounts | None) -> None: ...
     def take(self) -> tuple[int, float, int]:
         """How many since the last call, their seconds, and the last one's Unix milliseconds."""
 
@@ -454,6 +454,17 @@ class DoorEntry:
         codec: DoorCodec,
         timeout_s: float | None,
     ) -> None: ...
+
+def texts_entry(
+    *,
+    counts: DoorCounts,
+    ask: Callable[[DoorConnection, str, list[str]], Callable[[], object] | None],
+    name: str,
+    version: str,
+) -> DoorEntry:
+    """Of POST /predict of an encoder. `ask`: told the connection, the request's id and the texts; gives whom to call
+    where the client leaves, or None: the request takes the Python way. It ends by finish() or hand_over() of the
+    connection."""
 
 class Door:
     """Which paths have a native way, and what all connections of a server share."""
@@ -518,6 +529,12 @@ class DoorConnection:
 
     def close_after(self) -> None:
         """The connection ends with the open request's answer."""
+
+    def finish(self, vectors: Sequence[bytes]) -> bool:
+        """Of texts: their vectors, little-endian float32. False: JSON does not tell them so, and nothing was done."""
+
+    def hand_over(self, outcome: object) -> None:
+        """The open request of texts goes on in Python, where this is what its model says."""
 
     def lose(self) -> tuple[DoorCounts, str, float] | None:
         """It is lost. Of the open request: where it would be counted, its id, and its seconds so far."""

@@ -67,6 +67,7 @@ def families() -> dict[str, tuple[str, set[str]]]:
     metrics.encoders.end("m", "score", "success", num_tokens=1, seconds=1.0)
     metrics.infer.end("m", "success", 1.0)
     metrics.grpc_requests.labels("ModelInfer", "OK").inc()
+    metrics.native_requests.labels("/predict").inc()
     metrics.rejections.labels("queue_full").inc()
     metrics.http_requests.labels("/", "GET", "200").inc()
     metrics.http_duration.labels("/").observe(1.0)

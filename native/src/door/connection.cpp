@@ -2,11 +2,16 @@
 
 #include <utility>
 
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
 #include "bindings.h"
 #include "door/door.h"
 #include "door/http_answer.h"
 #include "door/http_head.h"
 #include "door/model.h"
+#include "door/predict_answer.h"
+#include "door/predict_request.h"
 
 namespace nb = nanobind;
 
@@ -73,29 +78,75 @@ Connection::Fate Connection::try_begin(std::string_view bytes) {
     const std::string_view body = bytes.substr(head.head_bytes, head.content_length);
     std::shared_ptr<Entry> entry = door_->find(head.target, body);
     if (entry == nullptr || !door_->admits(head)) return Fate::other;
-    const uint64_t number = door_->next_number();
-    std::string infer;
-    std::unique_ptr<Asked> asked = entry->codec->read(head, body, wire_id(number), infer);
-    if (asked == nullptr || infer.size() > FrameWriter::kMaxFrameBytes) return Fate::other;
-    const std::shared_ptr<Instance> instance = entry->model->choose(asked->num_bytes);
-    if (instance == nullptr) return Fate::other;
     InFlight request;
     request.entry = entry;
-    request.connection = shared_from_this();
-    request.num_bytes = asked->num_bytes;
-    request.asked = std::move(asked);
-    request.bytes = bytes.substr(0, num_bytes);
+    request.arrived_s = monotonic_s();
     request.request_id = head.request_id.empty() ? door_->make_request_id() : std::string(head.request_id);
-    request.arrived_s = since_s_ = monotonic_s();
+    request.bytes = bytes.substr(0, num_bytes);
+    // What begins may end at once, and asks for these then.
+    const State before = std::exchange(state_, State::open);
+    since_s_ = request.arrived_s;
+    entry_ = entry;
+    request_id_ = request.request_id;
     bytes_ = bytes.substr(num_bytes);
-    state_ = State::open;
+    ++door_->num_open;
+    const bool has_begun = entry->ask_texts.is_valid() ? begin_texts(std::move(request), body)
+                                                       : begin_tensors(std::move(request), head, body);
+    if (has_begun) return Fate::taken;
+    end_request();
+    bytes_.clear();
+    state_ = before;
+    return Fate::other;
+}
+
+bool Connection::begin_tensors(InFlight request, const RequestHead& head, std::string_view body) {
+    const uint64_t number = door_->next_number();
+    std::string infer;
+    request.asked = entry_->codec->read(head, body, wire_id(number), infer);
+    if (request.asked == nullptr || infer.size() > FrameWriter::kMaxFrameBytes) return false;
+    request.num_bytes = request.asked->num_bytes;
+    const std::shared_ptr<Instance> instance = entry_->model->choose(request.num_bytes);
+    if (instance == nullptr) return false;
+    request.connection = shared_from_this();
     instance_ = instance;
     number_ = number;
-    entry_ = std::move(entry);
-    request_id_ = request.request_id;
-    ++door_->num_open;
     instance->send(number, std::move(request), infer);
-    return Fate::taken;
+    return true;
+}
+
+bool Connection::begin_texts(InFlight request, std::string_view body) {
+    std::vector<std::string> texts;
+    if (!read_predict_texts(body, texts)) return false;
+    nb::list told;
+    for (const std::string& text : texts) told.append(nb::str(text.data(), text.size()));
+    texts_ = std::move(request);
+    try {
+        nb::object on_left = entry_->ask_texts(shared_from_this(), texts_.request_id, told);
+        if (!on_left.is_none()) {
+            on_left_ = std::move(on_left);
+            return true;
+        }
+    } catch (nb::python_error& error) {
+        error.discard_as_unraisable("asking an encoder for texts");
+    }
+    texts_ = {};
+    return false;
+}
+
+bool Connection::finish(const std::vector<std::string_view>& vectors) {
+    if (state_ != State::open || texts_.entry == nullptr) return true;
+    Answer made;
+    if (!make_embedding_answer(entry_->names, vectors, made.body)) return false;
+    made.content_type = "application/json";
+    const InFlight request = std::exchange(texts_, {});
+    answer(request, made, monotonic_s());
+    return true;
+}
+
+void Connection::hand_over_texts(const nb::object& outcome) {
+    if (state_ != State::open || texts_.entry == nullptr) return;
+    const InFlight request = std::exchange(texts_, {});
+    hand_over(request, outcome);
 }
 
 nb::bytes Connection::release() {
@@ -113,6 +164,8 @@ std::optional<std::pair<double, std::string>> Connection::lose() {
         left.emplace(monotonic_s() - since_s_, request_id_);
         --door_->num_open;
         if (const std::shared_ptr<Instance> instance = instance_.lock()) instance->abandon(number_);
+        call_guarded(std::exchange(on_left_, {}));
+        texts_ = {};
     }
     protocol_ = nb::object();
     return left;
@@ -128,6 +181,7 @@ void Connection::end_request() {
     number_ = 0;
     entry_.reset();
     request_id_ = {};
+    on_left_ = nb::object();
 }
 
 void Connection::answer(const InFlight& request, const Answer& answer, double now_s) {

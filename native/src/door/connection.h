@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nanobind/nanobind.h>
 
@@ -17,6 +18,7 @@ namespace headway::door {
 
 class Door;
 class Instance;
+struct RequestHead;
 
 class Connection : public std::enable_shared_from_this<Connection> {
 public:
@@ -53,6 +55,10 @@ public:
 
     // The request's answer.
     void answer(const InFlight& request, const Answer& answer, double now_s);
+    // Of an encoder's request that is open: a vector of each text, little-endian float32. False: they can not be told so.
+    bool finish(const std::vector<std::string_view>& vectors);
+    // It goes the Python way, where `outcome` is what its model says.
+    void hand_over_texts(const nanobind::object& outcome);
     // The request goes the Python way, where `outcome` is what its model says: Outputs, or an error.
     void hand_over(const InFlight& request, const nanobind::object& outcome);
 
@@ -62,6 +68,9 @@ private:
     // Whether a request begins with this, so that nothing is left of it.
     enum class Fate { taken, partial, other };
     Fate try_begin(std::string_view bytes);
+    // A request that is whole: to a model's process, or to Python for its ids. False: it is not plain, or not now.
+    bool begin_tensors(InFlight request, const RequestHead& head, std::string_view body);
+    bool begin_texts(InFlight request, std::string_view body);
     void end_request();
 
     std::shared_ptr<Door> door_;
@@ -75,6 +84,8 @@ private:
     uint64_t number_ = 0;
     std::shared_ptr<Entry> entry_;
     std::string request_id_;
+    InFlight texts_;            // of an encoder
+    nanobind::object on_left_;  // of that
 };
 
 }  // namespace headway::door

@@ -73,7 +73,7 @@ void Counts::add(double duration_s) {
     seconds += duration_s;
     last_unix_ms = unix_ms();
     http_seconds->observe(duration_s, 1);
-    infer_seconds->observe(duration_s, 1);
+    if (infer_seconds != nullptr) infer_seconds->observe(duration_s, 1);
 }
 
 bool Door::may_know(std::string_view target) const {

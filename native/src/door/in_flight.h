@@ -7,7 +7,10 @@
 #include <memory>
 #include <string>
 
+#include <nanobind/nanobind.h>
+
 #include "door/codec.h"
+#include "door/infer_answer.h"
 #include "stream/token_times.h"
 
 namespace headway::door {
@@ -18,7 +21,7 @@ class Model;
 // What was answered here since Python took the counts over.
 struct Counts {
     std::string handler;  // the route, for metrics and the log
-    std::shared_ptr<HistogramCounts> http_seconds, infer_seconds;
+    std::shared_ptr<HistogramCounts> http_seconds, infer_seconds;  // infer_seconds: nullptr of an encoder
 
     uint64_t num_answered = 0;
     double seconds = 0;
@@ -27,12 +30,17 @@ struct Counts {
     void add(double duration_s);
 };
 
-// Where a path leads.
+// Where a path leads: to a model of tensors, or to an encoder's texts.
 struct Entry {
     std::shared_ptr<Counts> counts;
     std::shared_ptr<Model> model;
     std::shared_ptr<const Codec> codec;
     double timeout_s = std::numeric_limits<double>::infinity();
+
+    // Of an encoder, whose texts Python makes ids of, and asks it for them: (connection, request_id, texts) -> whom to call
+    // where the client leaves, or None: it would have to wait. It answers by Connection::finish() or hand_over_texts().
+    nanobind::object ask_texts;
+    ModelNames names;
 };
 
 struct InFlight {

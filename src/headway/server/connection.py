@@ -10,16 +10,14 @@ from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-import headway_wire as wire
 from headway._native import DoorConnection
-from headway.errors import HeadwayError
 from headway.server.disconnect import WATCH_EXTENSION
 from headway.server.errors import ErrorBody, ErrorDetail, json_response
 from headway.server.events import ABORT_EXTENSION, WRITE_EXTENSION
 from headway.server.middleware import BODY_EXTENSION
 from headway.server.native_door import NativeDoor
 from headway.server.writes import BatchedTransport, Exchange, batch_of
-from headway.worker.given_answer import GIVEN_ANSWER, GivenAnswer
+from headway.worker.given_answer import GIVEN_ANSWER, GivenAnswer, Outcome
 
 HEAD_TIMEOUT_S = 30.0
 """How long a request's line and headers may take, and a new connection's first byte."""
@@ -116,7 +114,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
             self.data_received(native.release())
 
-    def answer_in_python(self, request: bytes, outcome: wire.Outputs | HeadwayError, arrived_s: float) -> None:
+    def answer_in_python(self, request: bytes, outcome: Outcome, arrived_s: float) -> None:
         """A request that the native door began with, and what came behind it: the model's answer is no plain one."""
         if self.transport.is_closing():
             return

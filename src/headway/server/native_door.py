@@ -20,8 +20,19 @@ import orjson
 from starlette.types import Scope
 
 import headway_wire as wire
-from headway._native import Door, DoorCodec, DoorConnection, DoorCounts, DoorEntry, Outlet, infer_codec, predict_codec
+from headway._native import (
+    Door,
+    DoorCodec,
+    DoorConnection,
+    DoorCounts,
+    DoorEntry,
+    Outlet,
+    infer_codec,
+    predict_codec,
+    texts_entry,
+)
 from headway.observe.logs import log_many
+from headway.server.native_texts import NativeTexts
 from headway.server.writes import batch_of
 from headway.service.protocol import ModelCard
 from headway.service.standing_lease import LeasingService, StandingLease
@@ -43,8 +54,8 @@ class _Counted:
 
     counts: DoorCounts
     handler: str
-    model: str
-    """As the metrics of inferences name it."""
+    model: str | None
+    """As the metrics of inferences name it; None: of an encoder, which has others (native_texts.py)."""
     statistics_key: "ModelKey | None"
     """None: it is none of the Open Inference Protocol's."""
 
@@ -57,9 +68,9 @@ class NativeDoor:
         self._service = service
         self._door: Door | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._learned: dict[tuple[str, str], StandingLease] = {}
-        """By path, and of /predict by the model's name."""
-        self._counted: dict[tuple[str, str, ModelKey | None], _Counted] = {}
+        self._learned: dict[tuple[str, str], StandingLease | None] = {}
+        """By path, and of /predict by the model's name. None: of an encoder."""
+        self._counted: dict[tuple[str, str | None, ModelKey | None], _Counted] = {}
         self._by_counts: dict[DoorCounts, _Counted] = {}
         self._stop_listening = _do_nothing
         self._has_plus = orjson.dumps(1e16) == b"1e+16"
@@ -112,6 +123,16 @@ class NativeDoor:
         if self._door is not None and lease is not None and codec is not None:
             self._door.add_predict(card.id, _entry(lease, codec, self._count(scope["route"].path, card.id, None)))
 
+    def learn_texts(self, scope: Scope, card: ModelCard) -> None:
+        """The same of an encoder of Headway's own."""
+        door, key = self._door, (scope["path"], card.id)
+        if door is None or key in self._learned or card.framework != "headway" or not self._may_learn(scope):
+            return
+        self._learned[key] = None
+        ask = NativeTexts(self._state, self._service, card.id).ask
+        counts = self._count(scope["route"].path, None, None)
+        door.add_predict(card.id, texts_entry(counts=counts, ask=ask, name=card.id, version=card.version))
+
     def count_lost(self, lost: tuple[DoorCounts, str, float]) -> None:
         """A client left before its answer: as server/middleware counts it."""
         counts, request_id, seconds = lost
@@ -119,7 +140,8 @@ class NativeDoor:
         metrics.http_disconnects.inc()
         metrics.http_requests.labels(counted.handler, "POST", "499").inc()
         metrics.http_duration.labels(counted.handler).observe(seconds)
-        metrics.infer.end(counted.model, "abort", seconds)
+        if counted.model is not None:
+            metrics.infer.end(counted.model, "abort", seconds)
         if counted.statistics_key is not None:
             statistics = self._state.inferences.add(counted.statistics_key)
             statistics.num_failures += 1
@@ -132,13 +154,19 @@ class NativeDoor:
         """None: it is known, or nothing is to be learned."""
         door, key = self._door, (scope["path"], name)
         known = self._learned.get(key)
-        if door is None or (known is not None and known.is_current) or not _is_exact(scope) or self._state.is_draining:
+        if door is None or (known is not None and known.is_current) or not self._may_learn(scope):
             return None
         lease = self._service.standing_lease(model)
         if lease is not None:
             self._learned[key] = lease
-            door.keeps_records = _request_log.isEnabledFor(logging.INFO)
         return lease
+
+    def _may_learn(self, scope: Scope) -> bool:
+        """Whether a request's target is its path, as it came, and there will be more."""
+        if self._door is not None:
+            self._door.keeps_records = _request_log.isEnabledFor(logging.INFO)
+        has_more = scope.get("query_string") or scope.get("root_path")
+        return not has_more and scope.get("raw_path") == scope["path"].encode() and not self._state.is_draining
 
     def _infer_codec(self, signature: wire.Signature, asked: "Asked") -> DoorCodec | None:
         """None: of a signature that native code does not read."""
@@ -151,12 +179,13 @@ class NativeDoor:
         except ValueError:
             return None
 
-    def _count(self, handler: str, model: str, statistics_key: "ModelKey | None") -> DoorCounts:
+    def _count(self, handler: str, model: str | None, statistics_key: "ModelKey | None") -> DoorCounts:
         key = handler, model, statistics_key
         found = self._counted.get(key)
         if found is None:
             metrics = self._state.metrics
-            counts = DoorCounts(handler, metrics.http_duration.labels(handler), metrics.infer.latency.labels(model))
+            seconds = None if model is None else metrics.infer.latency.labels(model)
+            counts = DoorCounts(handler, metrics.http_duration.labels(handler), seconds)
             found = self._counted[key] = self._by_counts[counts] = _Counted(counts, *key)
         return found.counts
 
@@ -169,7 +198,8 @@ class NativeDoor:
             metrics = self._state.metrics
             metrics.http_requests.labels(counted.handler, "POST", "200").inc(num_answered)
             metrics.native_requests.labels(counted.handler).inc(num_answered)
-            metrics.infer.requests.labels(counted.model, "success").inc(num_answered)
+            if counted.model is not None:
+                metrics.infer.requests.labels(counted.model, "success").inc(num_answered)
             if counted.statistics_key is not None:
                 statistics = self._state.inferences.add(counted.statistics_key)
                 statistics.num_successes += num_answered
@@ -226,9 +256,3 @@ def _predict_codec(signature: wire.Signature, card: ModelCard) -> DoorCodec | No
 
 def _inputs(signature: wire.Signature) -> list[tuple[str, str, Sequence[int], bool]]:
     return [(spec.name, spec.datatype, spec.shape, spec.is_optional) for spec in signature.inputs]
-
-
-def _is_exact(scope: Scope) -> bool:
-    """Whether a request's target is its path, as it came."""
-    has_more = scope.get("query_string") or scope.get("root_path")
-    return not has_more and scope.get("raw_path") == scope["path"].encode()

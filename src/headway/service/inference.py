@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-import headway_wire as wire
+from headway.core.embedding import Embedded
 from headway.core.infer import Inferred, InferRequest
-from headway.errors import HeadwayError, UnsupportedFeature, WorkerDied, from_wire
+from headway.errors import InternalError, UnsupportedFeature, WorkerDied, from_wire
 from headway.observe.clock import Clock
 from headway.service.ensemble import EnsembleClient, Infer
 from headway.service.lease import Lease
 from headway.service.names import model_id
 from headway.service.residents import Residents
 from headway.service.served_model import ServedModel
-from headway.worker.given_answer import take_given_answer
+from headway.worker.given_answer import Outcome, take_given_answer
 from headway.worker.infer_client import make_inferred
 from headway.worker.resident import ModelGone, TensorClient
 
@@ -48,10 +48,12 @@ async def infer(residents: Residents, model: ServedModel, request: InferRequest,
             return _named(inferred, model_id(model.config), model.config.version)
 
 
-def _made_of(outcome: wire.Outputs | HeadwayError) -> Inferred:
+def _made_of(outcome: Outcome) -> Inferred:
     """What the model has answered already. Raises what it failed with."""
-    if isinstance(outcome, HeadwayError):
+    if isinstance(outcome, Exception):
         raise outcome
+    if isinstance(outcome, Embedded):
+        raise InternalError("an encoder's answer came to a request for tensors")
     if outcome.error is not None:
         raise from_wire(outcome.error)
     return make_inferred("", outcome)

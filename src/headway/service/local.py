@@ -24,6 +24,7 @@ from headway.service.roster import Roster
 from headway.service.served_model import ServedModel
 from headway.service.standing_lease import StandingLease, StandingLeases
 from headway.worker.client import WorkerClient
+from headway.worker.given_answer import take_given_answer
 from headway.worker.prompt import prepare_request, tokenize_prompt
 from headway.worker.trace import make_trace
 
@@ -126,6 +127,11 @@ class LocalService:
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """See the protocol."""
+        given = take_given_answer()
+        if isinstance(given, Exception):
+            raise given
+        if isinstance(given, Embedded):
+            return given
         return await self._ask(request.model, lambda model: embed(self._residents, model, request))
 
     async def score(self, request: ScoreRequest) -> Scored:
@@ -143,6 +149,10 @@ class LocalService:
         model = self._find(name)
         is_kept = model.config.residency.idle_timeout_s != 0
         return self.standing_leases.of(model) if is_kept and run_of(model.config).kind == "infer" else None
+
+    def has_at_once(self, name: str) -> bool:
+        """See service/standing_lease.LeasingService."""
+        return self._residents.pool.is_free(self._find(name).id)
 
     def on_lease_stop(self, tell: Callable[[], None]) -> Callable[[], None]:
         """See service/standing_lease.LeasingService."""

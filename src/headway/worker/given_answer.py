@@ -6,7 +6,10 @@ The request is read and answered as any other; where it would ask its model, it 
 from contextvars import ContextVar
 
 import headway_wire as wire
-from headway.errors import HeadwayError
+from headway.core.embedding import Embedded
+
+Outcome = wire.Outputs | Embedded | Exception
+"""Of a model of tensors; of an encoder; an error."""
 
 
 class GivenAnswer:
@@ -14,12 +17,12 @@ class GivenAnswer:
 
     __slots__ = ("_outcome", "arrived_s")
 
-    def __init__(self, outcome: wire.Outputs | HeadwayError, arrived_s: float) -> None:
-        self._outcome: wire.Outputs | HeadwayError | None = outcome
+    def __init__(self, outcome: Outcome, arrived_s: float) -> None:
+        self._outcome: Outcome | None = outcome
         self.arrived_s = arrived_s
         """When the request came, of the system's monotonic clock."""
 
-    def take(self) -> wire.Outputs | HeadwayError | None:
+    def take(self) -> Outcome | None:
         """What the model said, once: a call that is made again is asked anew."""
         outcome, self._outcome = self._outcome, None
         return outcome
@@ -28,7 +31,7 @@ class GivenAnswer:
 GIVEN_ANSWER: ContextVar[GivenAnswer | None] = ContextVar("headway_given_answer", default=None)
 
 
-def take_given_answer() -> wire.Outputs | HeadwayError | None:
+def take_given_answer() -> Outcome | None:
     """Of the request that the caller works for; None: it has to be asked for."""
     given = GIVEN_ANSWER.get()
     return None if given is None else given.take()

@@ -210,6 +210,9 @@ async def _embed(request: Request, card: ModelCard, body: PredictBody, arrived_s
         inputs=[TextPrompt(text) for text in _texts(body.input_data)],
     )
     made = await run_metered(request, "embeddings", card.id, arrived_s, state_of(request).service.embed(wanted))
+    state = state_of(request)
+    if state.native_door is not None:
+        state.native_door.learn_texts(request.scope, card)
     vectors = [to_floats(vector) for vector in made.vectors]
     return json_response(PredictionsOut(card.id, card.version, vectors))
 

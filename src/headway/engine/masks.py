@@ -20,12 +20,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+import headway_wire as wire
 from headway.core.sequence import Sequence
 from headway.engine.constrained import ConstrainedOutput, Mask
 from headway.engine.constraint import PARAM
 from headway.engine.late_masks import MAX_MASK_S, make_too_slow
 from headway.engine.sampler import BITS_A_WORD, Sampler
-from headway.errors import HeadwayError, InternalError
+from headway.errors import HeadwayError, InternalError, InvalidRequest
 from headway.executor.base import Int32
 from headway.text.grammar_compiler import check_matcher
 
@@ -146,6 +147,12 @@ class MaskFiller:
         matcher.unsafe_compute_mask_ptr(mask.address, mask.words.nbytes)
         check_matcher(matcher, PARAM)
         sampling = sequence.sampling
+        if _leaves_none(sampling, mask.words):
+            raise InvalidRequest(
+                f"{PARAM}, allowed_token_ids and bad_words together leave no token behind the first "
+                f"{len(sequence.token_ids)}: leave one of them out, or allow more tokens",
+                param=PARAM,
+            )
         if sampling.ignore_eos or sequence.num_output_tokens < sampling.min_tokens:
             output.is_at_end = not self._leave_out_ends(mask.words)
 
@@ -156,3 +163,14 @@ class MaskFiller:
             return False
         mask[:] = others
         return True
+
+
+def _leaves_none(sampling: wire.Sampling, words: Int32) -> bool:
+    """Whether none of a mask's tokens may be chosen for what the request itself allows and forbids. Of bad words, those
+    of one token: others depend on what came before."""
+    if sampling.allowed_token_ids is None and not sampling.bad_token_ids:
+        return False
+    left = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+    if sampling.allowed_token_ids is not None:
+        left = np.intersect1d(left, sampling.allowed_token_ids)
+    return not np.setdiff1d(left, [word[0] for word in sampling.bad_token_ids if len(word) == 1]).size

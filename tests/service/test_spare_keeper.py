@@ -26,7 +26,7 @@ from headway.service.events import (
     WorkerReady,
 )
 from headway.service.pool import Pool
-from headway.service.spare_keeper import GUESS_BYTES, QUIET_S, SpareKeeper, SpareRoom, choose_spares
+from headway.service.spare_keeper import GUESS_BYTES, QUIET_S, START_S, SpareKeeper, SpareRoom, choose_spares
 from headway.testing.fake_clock import FakeClock
 from headway.testing.fake_effects import FakeEffects
 from headway.worker.spares import SpareKind, Spares
@@ -82,7 +82,9 @@ class FakeSpawned(Spawned):
 class Rig:
     """A pool of models a, b, c of kinds A, B, C with a keeper; nothing real is started."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int = 10 * GIB, **config: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, limit: int = 10 * GIB, kinds: Any = None, **config: Any
+    ) -> None:
         self.clock = FakeClock()
         self.started: list[SpareKind] = []
         self.children: dict[SpareKind, socket.socket] = {}
@@ -100,7 +102,7 @@ class Rig:
             clock=self.clock,
             budget={CPU: limit},
         )
-        kinds = {"a": A, "b": B, "c": C}
+        kinds = kinds or {"a": A, "b": B, "c": C}
         self.keeper = SpareKeeper(self.spares, kinds.get, self.pool, PoolConfig(**config), self.clock)
 
     def _begin(self, kind: SpareKind) -> None:
@@ -173,6 +175,16 @@ async def test_they_are_started_one_after_the_other_as_each_has_come_to_wait(mak
     assert rig.started == [A, B]
     rig.keeper.close()
     assert rig.spares.kinds == ()
+
+
+async def test_a_server_that_starts_is_not_idle(make: Callable[..., Rig]) -> None:
+    rig = make()
+    rig.keeper.begin()
+    rig.clock.advance(START_S + QUIET_S * 0.9)
+    assert rig.started == []
+    rig.clock.advance(QUIET_S * 0.1)
+    assert rig.started == [A]
+    rig.keeper.close()
 
 
 async def test_none_is_started_beside_a_request_nor_just_after_it(make: Callable[..., Rig]) -> None:
@@ -305,6 +317,25 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     env = tmp_path_factory.mktemp("bare") / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
     return str(env / "bin" / "python")
+
+
+async def test_once_they_wait_the_server_imports_what_a_first_load_needs_of_it(
+    make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported: list[list[str]] = []
+    monkeypatch.setattr(spare_keeper, "IMPORTED_HERE", ("first", "second"))
+    monkeypatch.setattr(spare_keeper, "import_ahead", imported.append)
+    engine = SpareKind("tokens", ("e",))
+    rig = make(max_spares=2, kinds={"a": A, "b": engine})
+    rig.idle()
+    await rig.let_wait(A)
+    rig.clock.advance(QUIET_S)
+    await rig.let_wait(engine)
+    assert imported == []
+    rig.clock.advance(QUIET_S)
+    await until(lambda: len(imported) == 2)
+    assert imported == [["first"], ["second"]]
+    rig.keeper.close()
 
 
 class TestRealChildren:

@@ -236,7 +236,7 @@ class LocalService:
         for index, model in enumerate(self.roster.models):
             if model.config.residency.is_pinned or (self._keeps_first and index == 0):
                 self._residents.pool.post(Keep(model.id))
-        self._residents.look_at_spares()
+        self._residents.begin_spares()
 
     async def drain(self, timeout_s: float) -> None:
         """Takes nothing new; waits for what runs, then ends it with ShuttingDown."""

@@ -235,6 +235,11 @@ class Residents:
         await asyncio.wait({waiting})
         timer.cancel()
 
+    def begin_spares(self) -> None:
+        """The server starts: from its first idle moment on, processes are started ahead."""
+        if self.keeper is not None:
+            self.keeper.begin()
+
     def look_at_spares(self) -> None:
         """Something is over, or began: another process may be started ahead, in the next idle moment."""
         if self.keeper is not None:

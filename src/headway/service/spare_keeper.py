@@ -5,10 +5,13 @@ A spare is for a cold model: at most one of each kind, and of the kinds that wer
     paused     when a request or a load comes while it still imports
     taken      by a model of its kind that is loaded; another one is started in the next idle moment
     ended      when residents need its memory, at once; and when no cold model is of its kind any more
-Residents and spares together are never charged with more than the budget of the machine's memory: to the pool, spares
-are free memory.
+Once there are those that are wanted, the server itself imports what a first load needs of it, a module in each such
+moment. Residents and spares together are never charged with more than the budget of the machine's memory: to the pool,
+spares are free memory.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,9 +23,12 @@ from headway.service.pool import Pool
 from headway.service.pool_state import Residency
 from headway.worker.spares import SpareKind, Spares
 from headway.worker.spawn import take_spawned
+from headway_wire.child import import_ahead
 
 QUIET_S = 1.0
 """For so long nothing may have happened before one is started."""
+START_S = 3.0
+"""A server that starts is not idle, though nobody asks: it imports its own doors."""
 LEAST_LIMIT_BYTES = 4 << 30
 """Of memory_limit: with less there are no spares, unless they are asked for."""
 DEFAULT_SPARES = 2
@@ -30,6 +36,11 @@ MAX_SHARE = 0.05
 """Of memory_limit, which all spares together may take."""
 GUESS_BYTES = 128 << 20
 """What one takes before one of its kind was measured."""
+IMPORTED_HERE = (
+    *("numpy", "llguidance", "headway.checkpoint.checkpoint", "headway.checkpoint.sources"),
+    *("headway.executor.factory", "headway.engine.engine", "headway.engine.loading", "headway.engine.encoder_loading"),
+)
+"""What the server itself imports before the first load of a model of Headway's engine."""
 _BUSY = frozenset({"fetching", "loading", "stopping"})
 
 
@@ -84,11 +95,19 @@ class SpareKeeper:
         self._busy_at = clock.now()
         self._timer: Timer | None = None
         self._is_closed = False
+        self._modules = deque(IMPORTED_HERE)
+        """Not imported yet."""
+        self._import: asyncio.Task[None] | None = None
         spares.on_change = self.look
+
+    def begin(self) -> None:
+        """The server starts."""
+        self._busy_at = self._clock.now() + START_S
+        self.look()
 
     def busy(self) -> None:
         """A request runs from now on."""
-        self._busy_at = self._clock.now()
+        self._busy_at = max(self._busy_at, self._clock.now())
         if self.spares.is_importing:
             self.spares.pause(True)
 
@@ -110,6 +129,8 @@ class SpareKeeper:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._import is not None:
+            self._import.cancel()
         self.spares.close()
 
     def _look(self) -> None:
@@ -132,8 +153,18 @@ class SpareKeeper:
             if kind not in chosen:
                 self.spares.drop(kind)
         missing = [kind for kind in chosen if kind not in self.spares.kinds]
-        if missing and not self.spares.is_importing and available_memory_bytes() >= 2 * room.num_bytes:
+        if self.spares.is_importing or self._import is not None or available_memory_bytes() < 2 * room.num_bytes:
+            return
+        if missing:
             self.spares.begin(missing[0])
+        elif self._modules and any(kind.serves == "tokens" for kind in chosen):
+            self._import = asyncio.create_task(self._import_next())
+
+    async def _import_next(self) -> None:
+        await asyncio.to_thread(import_ahead, [self._modules.popleft()])
+        self._import = None
+        if self._timer is None and not self._is_closed:
+            self._look()
 
     def _adopt_first(self, chosen: Sequence[SpareKind]) -> None:
         """The process that this one started before it read its configuration, where no model took it."""

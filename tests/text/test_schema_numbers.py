@@ -12,6 +12,7 @@ import pytest
 from headway.errors import InvalidRequest
 from headway.text.constrained_vocabulary import make_llguidance_tokenizer
 from headway.text.grammar import Grammar, json_part
+from headway.text.grammar_compiler import compile_grammar
 from headway.text.schema_numbers import number_read
 from headway.text.tokenizer import Tokenizer
 from text.grammar_walks import compiled, matches
@@ -117,3 +118,16 @@ def test_the_lowest_integers_are_enforced(tokens: llguidance.LLTokenizer) -> Non
     lowest = compiled(tokens, "json_schema", {"type": "integer", "minimum": LOW + 1024, "maximum": LOW + 4096})
     assert matches(tokens, lowest, str(LOW + 1024))
     assert not matches(tokens, lowest, str(LOW + 1023))
+
+
+def test_where_what_cannot_be_enforced_is_left_out_so_are_such_numbers(tokens: llguidance.LLTokenizer) -> None:
+    big = 2**53 + 1
+    properties = {"id": {"type": "integer", "enum": [big, 7]}, "enum": {"enum": [7]}, "at": {"minimum": big}}
+    schema = {"type": "object", "properties": properties, "required": ["id"], "additionalProperties": False}
+    part = json_part(schema, is_lenient=True)
+    kept = {"id": {"type": "integer"}, "enum": {"enum": [7]}, "at": {}}
+    assert part == {**schema, "properties": kept, "x-guidance": part["x-guidance"]}  # type: ignore[index]
+    matcher = compile_grammar(tokens, Grammar("start: @a", {"a": part}).text())
+    assert matches(tokens, matcher, f'{{"id": {big}, "enum": 7}}')
+    usual = {"type": "object", "properties": {"id": {"enum": [1, 0.5]}}}
+    assert json_part(usual, is_lenient=True)["properties"] is usual["properties"]  # type: ignore[index]

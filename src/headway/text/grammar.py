@@ -7,6 +7,7 @@ from typing import Any
 
 from headway.errors import InvariantBroken
 from headway.text.schema_names import has_open_names
+from headway.text.schema_numbers import leave_out_misread
 
 JsonSchema = Mapping[str, Any] | bool
 Part = str | JsonSchema
@@ -45,7 +46,7 @@ def json_part(schema: JsonSchema, *, is_lenient: bool = False) -> JsonSchema:
     """
     if schema is False:
         return False
-    keywords = {} if schema is True else dict(schema)
+    keywords = {} if schema is True else dict(leave_out_misread(schema) if is_lenient else schema)
     escapes = _ONE_SPELLING if has_open_names(keywords) else {}
     options = {**JSON_SPACING, **escapes, "lenient": is_lenient, "coerce_one_of": is_lenient}
     return {**keywords, "x-guidance": options}

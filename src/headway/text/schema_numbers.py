@@ -1,7 +1,7 @@
 """Numbers of a JSON schema that llguidance takes for others: it reads them as 64-bit floats, some a digit off."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -18,17 +18,22 @@ _MAX_POWER = 308
 def check_numbers(schema: Any, param: str) -> None:
     """Raises InvalidRequest where an answer could have another number than the schema says."""
     for value, path in subschemas(schema):
-        for keyword, number in _numbers(value):
-            taken_for = number_read(number)
-            if taken_for == number or (keyword in _LOWER and taken_for > number):
-                continue
-            if keyword in _UPPER and taken_for < number:
-                continue
+        for keyword, number in _misread(value):
             raise InvalidRequest(
-                f"{param}{path}.{keyword} is {number}, which can only be enforced as {_shown(taken_for)}: "
+                f"{param}{path}.{keyword} is {number}, which can only be enforced as {_shown(number_read(number))}: "
                 "give a number of at most 15 digits, or a text",
                 param=param,
             )
+
+
+def leave_out_misread(schema: Any) -> Any:
+    """The schema without the keywords whose numbers would be others."""
+    if not any(True for value, _ in subschemas(schema) for _ in _misread(value)):
+        return schema
+    if isinstance(schema, list):
+        return [leave_out_misread(each) for each in schema]
+    left_out = {keyword for keyword, _ in _misread(schema)}
+    return {name: leave_out_misread(each) for name, each in schema.items() if name not in left_out}
 
 
 def number_read(number: float) -> float:
@@ -45,12 +50,21 @@ def number_read(number: float) -> float:
     return -value if sign else value
 
 
+def _misread(schema: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """A schema's own numbers that are taken for others, and would let a wrong one pass; with their keywords."""
+    for keyword, number in _numbers(schema):
+        taken_for = number_read(number)
+        is_tighter = taken_for > number if keyword in _LOWER else keyword in _UPPER and taken_for < number
+        if taken_for != number and not is_tighter:
+            yield keyword, number
+
+
 def _as_integer(number: float) -> float:
     """An integer is limited to 63 bits and a sign, behind its way through a float."""
     return max(-(2**63), min(int(float(number)), 2**63 - 1)) if isinstance(number, int) else number
 
 
-def _numbers(schema: Any) -> Iterator[tuple[str, float]]:
+def _numbers(schema: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for keyword in (*_EXACT, *_LOWER, *_UPPER):
         waiting = [schema.get(keyword)]
         while waiting:

@@ -67,6 +67,12 @@ def test_a_request_that_can_not_be_prepared_fails_alone() -> None:
     assert model.batches == [[2, 1]]
 
 
+def test_one_request_alone_is_computed_or_fails_as_those_of_a_batch_do() -> None:
+    model = Doubling()
+    assert (model.run(asked(1, [[1.0]])), model.run(asked(2, None))) == ([[[2.0]]], ["nothing came"])
+    assert model.batches == [[1, 1]]
+
+
 def test_requests_of_other_shapes_are_other_batches() -> None:
     model = Doubling()
     assert model.run(asked(1, [[1.0]]), asked(2, [[1.0, 2.0]]), asked(3, [[5.0]])) == [[[2.0]], [[2.0, 4.0]], [[10.0]]]

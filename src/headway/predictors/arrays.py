@@ -27,6 +27,8 @@ def run_batch(
     `prepare` makes the inputs of one request; those that fit together are computed together, and each request gets its
     part of every output (`answer`). What `compute` raises is raised.
     """
+    if len(requests) == 1:
+        return [_run_alone(requests[0], prepare, compute, answer)]
     answers: dict[int, Outputs] = {}
     groups: dict[Any, list[tuple[int, Arrays]]] = {}
     for place, request in enumerate(requests):
@@ -155,6 +157,19 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     wide = logits.astype(np.float32)
     small = np.exp(-np.abs(wide))  # never overflows
     return np.asarray(np.where(wide >= 0, 1, small) / (1 + small))
+
+
+def _run_alone(
+    request: Infer,
+    prepare: Callable[[Infer], Arrays],
+    compute: Callable[[Arrays], Arrays],
+    answer: Callable[[Infer, Arrays], Outputs],
+) -> Outputs:
+    try:
+        arrays = prepare(request)
+    except PredictorError as error:
+        return Outputs(request_id=request.request_id, error=error.error)
+    return answer(request, compute(arrays))
 
 
 def _sizes_of(requests: Sequence[Infer]) -> list[int] | None:

@@ -66,8 +66,10 @@ def list_objects(url: str) -> dict[str, str]:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    scheme = url.partition("://")[0]
+    scheme, _, rest = url.partition("://")
     module, extra = _MODULES[scheme]
+    if "@" in rest.partition("/")[0]:
+        raise InvalidConfig(f"{shown_address(url)} was given with keys: leave them out{_KEY_HINT}", param="source")
     try:
         core: Any = importlib.import_module("fsspec.core")
         with _told(url):

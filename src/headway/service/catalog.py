@@ -194,12 +194,14 @@ class Catalog:
     async def _serve(self, book: Book, num_changes: int) -> None:
         """Serves this book, after a look at the sources that are watched from now on. With the lock. Raises as
         _apply()."""
-        found: dict[str, list[Found]] = {}
-        for key, entry in book.entries.items():
-            before = self._served.get(key)
-            if entry.is_watched and (before is None or not _is_served_alike(before.entry, entry)):
-                found[key] = await _find(entry)
-        self._apply(book, num_changes, found)
+        served = self._served
+        new = {
+            key: entry
+            for key, entry in book.entries.items()
+            if entry.is_watched and (key not in served or not _is_served_alike(served[key].entry, entry))
+        }
+        found = await asyncio.gather(*(_find(entry) for entry in new.values()))
+        self._apply(book, num_changes, dict(zip(new, found, strict=True)))
 
     def _apply(self, book: Book, num_changes: int, found: Mapping[str, list[Found]]) -> None:
         """Serves this book. Raises InvalidConfig for a name of what is served beside it; then nothing has changed.

@@ -74,7 +74,7 @@ class WatchedModel:
 
     async def look(self) -> None:
         """Looks once, and starts an update where there is something new; wait() returns when that has ended."""
-        if self._update is not None and not self._update.done():
+        if self._is_closed or (self._update is not None and not self._update.done()):
             return
         versions = await self._find()
         if versions is None:
@@ -129,8 +129,9 @@ class WatchedModel:
     def close(self) -> None:
         """It is served no more: an update that is under way is dropped."""
         self._is_closed = True
-        if self._update is not None:
-            self._update.cancel()
+        for task in (self._update, self._looking):
+            if task is not None:
+                task.cancel()
 
     async def _find(self) -> list[Found] | None:
         """What is there; None: nobody can tell now. Why not is told as update_error, until a look tells more."""
@@ -140,6 +141,8 @@ class WatchedModel:
         if not done:
             return None
         looked, self._looking = self._looking, None
+        if looked.cancelled():  # close()
+            return None
         try:
             versions = looked.result()
         except HeadwayError as error:

@@ -1,6 +1,7 @@
 """Prompts become ids where they do not keep others waiting."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from headway.core.request import ChatPrompt, Prompt, TextPrompt, TokensPrompt
 from headway.text.chat_template import ChatTemplate
 from headway.text.tokenizer import Tokenizer
 from headway.worker import prompt as prompt_module
-from headway.worker.prompt import LONG_TEXT_CHARACTERS, ModelText, ReadPrompt, tokenize_prompt
+from headway.worker.prompt import LONG_TEXT_CHARACTERS, ModelText, ReadPrompt, num_characters, tokenize_prompt
 
 LONG = "word " * LONG_TEXT_CHARACTERS
 
@@ -39,3 +40,10 @@ async def test_a_long_prompt_of_any_kind_is_prepared_off_the_event_loop(
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     assert (await tokenize_prompt(ModelText(tokenizer, template), prompt)).token_ids
     assert [thread is not threading.main_thread() for thread in threads] == [is_in_a_thread]
+
+
+def test_how_long_a_prompt_is_does_not_depend_on_how_deep_it_is() -> None:
+    tools: Any = "four"
+    for _ in range(5000):
+        tools = {"items": [tools]}
+    assert num_characters(ChatPrompt(messages=[{"role": "user", "content": "hello"}], tools=[tools])) == 13

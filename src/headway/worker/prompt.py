@@ -279,20 +279,24 @@ def _room_in_length(sampling: SamplingParams, num_prompt_tokens: int) -> int | N
 
 
 def num_characters(value: Prompt | Mapping[str, Any] | Iterable[Any] | Any) -> int:
-    """Characters in all strings of a prompt, or its ids: what preparing it will cost, roughly."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, TextPrompt):
-        return len(value.text)
-    if isinstance(value, TokensPrompt):
-        return len(value.token_ids)
-    if isinstance(value, ChatPrompt):
-        return num_characters(value.messages) + num_characters(value.tools)
-    if isinstance(value, Mapping):
-        return sum(num_characters(inner) for inner in value.values())
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return sum(num_characters(inner) for inner in value)
-    return 0
+    """Characters in all strings of a prompt, or its ids: what preparing it will cost, roughly. Without recursion, for a
+    caller chooses the depth."""
+    total, waiting = 0, [value]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, str):
+            total += len(inner)
+        elif isinstance(inner, TextPrompt):
+            total += len(inner.text)
+        elif isinstance(inner, TokensPrompt):
+            total += len(inner.token_ids)
+        elif isinstance(inner, ChatPrompt):
+            waiting += inner.messages, inner.tools
+        elif isinstance(inner, Mapping):
+            waiting += inner.values()
+        elif isinstance(inner, Sequence) and not isinstance(inner, bytes):
+            waiting += inner
+    return total
 
 
 __all__ = [

@@ -41,7 +41,7 @@ def test_a_group_that_was_released_is_left_alone(leader: "subprocess.Popen[bytes
     guard = GroupGuard()
     guard.add(leader.pid)
     guard.release(leader.pid)
-    end(guard)
+    assert guard.pid is None  # with the last group the guard is gone
     assert leader.poll() is None
 
 

@@ -15,7 +15,7 @@ _GUARD = Path(__file__).with_name("group_guard.py")
 
 
 class GroupGuard:
-    """The parent's side. Its process begins with the first group; any thread may call."""
+    """The parent's side. Its process is there while a group is; any thread may call."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
@@ -32,11 +32,13 @@ class GroupGuard:
                 self._start()
 
     def release(self, group: int) -> None:
-        """The group is over: its number may soon be another's."""
+        """The group is over: its number may soon be another's. With the last one the guard's process ends."""
         with self._lock:
             if group in self._groups:
                 self._groups.remove(group)
                 self._tell(f"-{group}\n")
+                if not self._groups:
+                    self._forget()
 
     def _start(self) -> None:
         """A guard that knows all groups: the first, or in place of one that was killed."""

@@ -128,7 +128,7 @@ class Wire:
         async with asyncio.timeout(20):
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
-                found = re.search(rb"content-length: (\d+)", head)
+                found = re.search(rb"(?m)^content-length: (\d+)", head)
                 return head + (await self.reader.readexactly(int(found[1])) if found else b"")
             except asyncio.IncompleteReadError as error:
                 return b"<end>" + error.partial

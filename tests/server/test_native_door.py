@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import re
 import struct
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
 
 import pytest
@@ -291,6 +294,14 @@ async def test_keys_and_hosts_are_asked_for_natively_too(tmp_path: Path) -> None
         assert got == wanted
         assert [answer.split(b" ")[1] for answer in got] == [b"200"] * 5 + [b"401"] * 6 + [b"403"] * 2 + [b"200"]
         assert await servers[0].num_native(key) >= 3
+
+
+async def test_the_date_is_now_as_http_has_it(servers: tuple[Served, Served]) -> None:
+    (answer,) = await servers[0].ask(post(BODY))
+    date = re.search(rb"\r\ndate: ([^\r]*)\r\n", answer)
+    assert date is not None
+    assert abs(parsedate_to_datetime(date[1].decode()).timestamp() - time.time()) < 5
+    assert date[1].decode() == formatdate(parsedate_to_datetime(date[1].decode()).timestamp(), usegmt=True)
 
 
 async def test_without_it_nothing_goes_natively(servers: tuple[Served, Served]) -> None:

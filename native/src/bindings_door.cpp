@@ -173,16 +173,19 @@ void bind_door(nb::module_& module) {
         .def(
             "__init__",
             [](Door* self, std::shared_ptr<WriteQueue> queue, nb::object schedule, std::vector<std::string> hosts,
-               std::vector<std::string> api_keys, nb::object on_records, nb::object on_gathering) {
-                new (self) Door(std::move(queue), std::move(schedule), {std::move(hosts), std::move(api_keys)},
-                                std::move(on_records), std::move(on_gathering));
+               std::vector<std::string> api_keys, size_t max_body_bytes, nb::object on_records, nb::object on_gathering) {
+                new (self) Door(std::move(queue), std::move(schedule),
+                                {std::move(hosts), std::move(api_keys), max_body_bytes}, std::move(on_records),
+                                std::move(on_gathering));
             },
-            "queue"_a, "schedule"_a, nb::kw_only(), "hosts"_a, "api_keys"_a, "on_records"_a, "on_gathering"_a)
+            "queue"_a, "schedule"_a, nb::kw_only(), "hosts"_a, "api_keys"_a, "max_body_bytes"_a, "on_records"_a,
+            "on_gathering"_a)
         .def("add", &Door::add, "path"_a, "entry"_a)
         .def("add_predict", &Door::add_predict, "model"_a, "entry"_a)
         .def("drop", &Door::drop)
         .def_prop_ro("num_entries", &Door::num_entries)
         .def_ro("num_open", &Door::num_open)
+        .def_prop_ro("num_held_bytes", &Door::num_held_bytes)
         .def_rw("keeps_records", &Door::keeps_records)
         .def("take_records",
              [](Door& self) {
@@ -202,7 +205,7 @@ void bind_door(nb::module_& module) {
         .def_prop_ro("is_busy", &Connection::is_busy)
         .def_prop_ro("is_gathering", &Connection::is_gathering)
         .def_prop_ro("last_answer_s", &Connection::last_answer_s)
-        .def_prop_ro("num_held_bytes", &Connection::num_held_bytes)
+        .def_prop_ro("num_bytes_behind", &Connection::num_bytes_behind)
         .def_prop_ro("closes", &Connection::closes)
         .def("take", &Connection::take, "data"_a)
         .def("release", &Connection::release)

@@ -478,6 +478,7 @@ class Door:
         *,
         hosts: Sequence[str],
         api_keys: Sequence[str],
+        max_body_bytes: int,
         on_records: Callable[[], object],
         on_gathering: Callable[[], object],
     ) -> None:
@@ -495,6 +496,10 @@ class Door:
     def num_entries(self) -> int: ...
     @property
     def num_open(self) -> int: ...
+    @property
+    def num_held_bytes(self) -> int:
+        """Of requests that are open, or not whole yet, of all connections."""
+
     def take_records(self) -> list[tuple[str, str, float]]:
         """Of what was answered: its handler, the request's id, and its seconds."""
 
@@ -518,7 +523,9 @@ class DoorConnection:
     @property
     def last_answer_s(self) -> float: ...
     @property
-    def num_held_bytes(self) -> int: ...
+    def num_bytes_behind(self) -> int:
+        """Of what came after the request that is open."""
+
     @property
     def closes(self) -> bool: ...
     def take(self, data: bytes) -> bytes | None:

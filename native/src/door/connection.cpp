@@ -40,41 +40,52 @@ Connection::Connection(std::shared_ptr<Door> door, std::shared_ptr<Outlet> outle
 
 std::optional<nb::bytes> Connection::take(const nb::bytes& data) {
     if (is_busy()) {
-        if (state_ != State::closed) bytes_ += view_of(data);
+        if (state_ != State::closed) behind_ += view_of(data);
         return std::nullopt;
     }
     const bool was_gathering = state_ == State::gathering;
-    if (was_gathering) bytes_ += view_of(data);
-    // What begins below may change bytes_: it is looked at where it stays.
-    const std::string gathered = was_gathering ? std::exchange(bytes_, {}) : std::string();
-    state_ = State::idle;
-    const std::string_view bytes = was_gathering ? std::string_view(gathered) : view_of(data);
-    switch (try_begin(bytes)) {
+    const std::string_view came = view_of(data);
+    if (was_gathering) {
+        gathered_.append(came);
+        // Else each piece would cost as much as all before it.
+        if (gathered_.size() < num_awaited_ && door_->can_hold(0)) return std::nullopt;
+    }
+    switch (try_begin(was_gathering ? gathered_.view() : came, was_gathering)) {
         case Fate::taken:
             return std::nullopt;
         case Fate::partial:
-            bytes_ = bytes;
-            state_ = State::gathering;
-            if (!was_gathering) {
-                since_s_ = monotonic_s();
-                door_->add_gathering(shared_from_this());
-            }
-            return std::nullopt;
+            if (was_gathering ? door_->can_hold(0) : begin_to_gather(came)) return std::nullopt;
+            break;
         case Fate::other:
             break;
     }
-    return was_gathering ? bytes_of(bytes) : data;
+    return was_gathering ? release() : data;
 }
 
-Connection::Fate Connection::try_begin(std::string_view bytes) {
+bool Connection::begin_to_gather(std::string_view bytes) {
+    if (!door_->can_hold(bytes.size())) return false;
+    gathered_ = door_->make_held();
+    gathered_.append(bytes);
+    state_ = State::gathering;
+    since_s_ = monotonic_s();
+    door_->add_gathering(shared_from_this());
+    return true;
+}
+
+Connection::Fate Connection::try_begin(std::string_view bytes, bool is_gathered) {
+    num_awaited_ = 0;
     if (door_->num_entries() == 0) return Fate::other;
     RequestHead head;
     const HeadState state = read_head(bytes, head);
     if (state == HeadState::other) return Fate::other;
     if (state == HeadState::partial) return Fate::partial;
-    if (!door_->may_know(head.target) || head.content_length > kMaxRequestBytes) return Fate::other;
+    if (!door_->may_know(head.target) || !door_->takes_body(head.content_length)) return Fate::other;
     const size_t num_bytes = head.head_bytes + head.content_length;
-    if (bytes.size() < num_bytes) return Fate::partial;
+    if (bytes.size() < num_bytes) {
+        num_awaited_ = num_bytes;
+        return Fate::partial;
+    }
+    if (!is_gathered && !door_->can_hold(num_bytes)) return Fate::other;
     const std::string_view body = bytes.substr(head.head_bytes, head.content_length);
     std::shared_ptr<Entry> entry = door_->find(head.target, body);
     if (entry == nullptr || !door_->admits(head)) return Fate::other;
@@ -82,19 +93,23 @@ Connection::Fate Connection::try_begin(std::string_view bytes) {
     request.entry = entry;
     request.arrived_s = monotonic_s();
     request.request_id = head.request_id.empty() ? door_->make_request_id() : std::string(head.request_id);
-    request.bytes = bytes.substr(0, num_bytes);
+    request.bytes = door_->make_held();
+    request.bytes.append(bytes.substr(0, num_bytes));
     // What begins may end at once, and asks for these then.
     const State before = std::exchange(state_, State::open);
     since_s_ = request.arrived_s;
     entry_ = entry;
     request_id_ = request.request_id;
-    bytes_ = bytes.substr(num_bytes);
+    behind_ = bytes.substr(num_bytes);
     ++door_->num_open;
     const bool has_begun = entry->ask_texts.is_valid() ? begin_texts(std::move(request), body)
                                                        : begin_tensors(std::move(request), head, body);
-    if (has_begun) return Fate::taken;
+    if (has_begun) {
+        gathered_.clear();
+        return Fate::taken;
+    }
     end_request();
-    bytes_.clear();
+    behind_.clear();
     state_ = before;
     return Fate::other;
 }
@@ -150,16 +165,20 @@ void Connection::hand_over_texts(const nb::object& outcome) {
 }
 
 nb::bytes Connection::release() {
-    if (state_ == State::gathering || state_ == State::going_on) state_ = State::idle;
-    const std::string held = std::exchange(bytes_, {});
-    return bytes_of(held);
+    const bool was_gathering = state_ == State::gathering;
+    if (was_gathering || state_ == State::going_on) state_ = State::idle;
+    const nb::bytes held = bytes_of(was_gathering ? gathered_.view() : std::string_view(behind_));
+    gathered_.clear();
+    behind_ = {};
+    return held;
 }
 
 std::optional<std::pair<double, std::string>> Connection::lose() {
     std::optional<std::pair<double, std::string>> left;
     const bool was_open = state_ == State::open;
     state_ = State::closed;
-    bytes_ = {};
+    gathered_.clear();
+    behind_ = {};
     if (was_open) {
         left.emplace(monotonic_s() - since_s_, request_id_);
         --door_->num_open;
@@ -204,10 +223,10 @@ void Connection::answer(const InFlight& request, const Answer& answer, double no
     last_answer_s_ = now_s;
     if (closes_) {
         state_ = State::closed;
-        bytes_ = {};
-    } else if (bytes_.empty()) {
+        behind_ = {};
+    } else if (behind_.empty()) {
         state_ = State::idle;
-        if (bytes_.capacity() > kMaxKept) bytes_.shrink_to_fit();
+        if (behind_.capacity() > kMaxKept) behind_.shrink_to_fit();
     } else {
         state_ = State::going_on;
         tell(protocol_, "go_on");
@@ -218,8 +237,9 @@ void Connection::hand_over(const InFlight& request, const nb::object& outcome) {
     if (state_ != State::open) return;
     end_request();
     state_ = State::idle;
-    const std::string behind = std::exchange(bytes_, {});
-    tell(protocol_, "answer_in_python", bytes_of(request.bytes + behind), outcome, request.arrived_s);
+    std::string bytes(request.bytes.view());
+    bytes += std::exchange(behind_, {});
+    tell(protocol_, "answer_in_python", bytes_of(bytes), outcome, request.arrived_s);
 }
 
 }  // namespace headway::door

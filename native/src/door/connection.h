@@ -22,8 +22,6 @@ struct RequestHead;
 
 class Connection : public std::enable_shared_from_this<Connection> {
 public:
-    static constexpr size_t kMaxRequestBytes = 1 << 20;
-
     // protocol: see headway.server.connection; it has answer_in_python() and go_on().
     Connection(std::shared_ptr<Door> door, std::shared_ptr<Outlet> outlet, nanobind::object protocol);
 
@@ -35,7 +33,7 @@ public:
     bool is_gathering() const { return state_ == State::gathering; }
     double since_s() const { return since_s_; }
     double last_answer_s() const { return last_answer_s_; }
-    size_t num_held_bytes() const { return bytes_.size(); }
+    size_t num_bytes_behind() const { return behind_.size(); }
     bool closes() const { return closes_; }
 
     // Bytes that came. nullopt: they are dealt with; else what the Python way has to be given, now. Must be called only
@@ -65,9 +63,11 @@ public:
 private:
     enum class State { idle, gathering, open, going_on, closed };
 
-    // Whether a request begins with this, so that nothing is left of it.
+    // Whether a request begins with this, so that nothing is left of it. is_gathered: it is gathered_, and held already.
     enum class Fate { taken, partial, other };
-    Fate try_begin(std::string_view bytes);
+    Fate try_begin(std::string_view bytes, bool is_gathered);
+    // False: so much can not be held.
+    bool begin_to_gather(std::string_view bytes);
     // A request that is whole: to a model's process, or to Python for its ids. False: it is not plain, or not now.
     bool begin_tensors(InFlight request, const RequestHead& head, std::string_view body);
     bool begin_texts(InFlight request, std::string_view body);
@@ -79,7 +79,9 @@ private:
     State state_ = State::idle;
     bool closes_ = false;
     double since_s_ = 0, last_answer_s_ = 0;
-    std::string bytes_;  // gathered, or behind the open request
+    HeldBytes gathered_;      // of a request that is not whole
+    size_t num_awaited_ = 0;  // bytes of it, where its head is whole: until then there is nothing to look at
+    std::string behind_;      // came after the open request
     std::weak_ptr<Instance> instance_;
     uint64_t number_ = 0;
     std::shared_ptr<Entry> entry_;

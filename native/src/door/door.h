@@ -12,6 +12,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings_writes.h"
+#include "door/held_bytes.h"
 #include "door/http_head.h"
 #include "door/in_flight.h"
 
@@ -37,10 +38,14 @@ constexpr std::string_view kPredictPath = "/predict";
 struct DoorSettings {
     std::vector<std::string> hosts;     // names that a Host header may have; empty: any
     std::vector<std::string> api_keys;  // empty: no key is asked for
+    size_t max_body_bytes;              // a longer one is refused in Python
 };
 
 class Door {
 public:
+    static constexpr size_t kMaxBodyBytes = 1 << 20;    // of a request that is kept as it came
+    static constexpr size_t kMaxHeldBytes = 256 << 20;  // of all that are
+
     // schedule: called with no arguments where the queue has to be flushed at the end of the turn; on_records the same
     // where there are records; on_gathering where a request is not whole, so that expire() has to be called in a while.
     Door(std::shared_ptr<WriteQueue> queue, nanobind::object schedule, DoorSettings settings, nanobind::object on_records,
@@ -68,6 +73,13 @@ public:
 
     // Whether a request is called by a name of ours, and has a key where one is asked for; false: Python may know better.
     bool admits(const RequestHead& head) const;
+    bool takes_body(size_t num_bytes) const { return num_bytes <= kMaxBodyBytes && num_bytes <= settings_.max_body_bytes; }
+
+    // What is kept of a request: nothing yet.
+    HeldBytes make_held() const { return HeldBytes(num_held_); }
+    // So many bytes more.
+    bool can_hold(size_t num_bytes) const { return *num_held_ + num_bytes <= kMaxHeldBytes; }
+    size_t num_held_bytes() const { return *num_held_; }
 
     void write(const std::shared_ptr<Outlet>& outlet, std::string_view head, std::string_view body, bool ends);
     std::string_view date();
@@ -90,6 +102,7 @@ private:
     std::shared_ptr<WriteQueue> queue_;
     nanobind::object schedule_;
     DoorSettings settings_;
+    std::shared_ptr<size_t> num_held_ = std::make_shared<size_t>(0);
     nanobind::object on_records_, on_gathering_;
     using Entries = std::unordered_map<std::string, std::shared_ptr<Entry>, TransparentHash, std::equal_to<>>;
     Entries by_path_, by_model_;

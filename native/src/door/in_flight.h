@@ -10,6 +10,7 @@
 #include <nanobind/nanobind.h>
 
 #include "door/codec.h"
+#include "door/held_bytes.h"
 #include "door/infer_answer.h"
 #include "stream/token_times.h"
 
@@ -47,7 +48,7 @@ struct InFlight {
     std::shared_ptr<Entry> entry;
     std::shared_ptr<Connection> connection;  // nullptr: nobody waits for the answer any more
     std::unique_ptr<Asked> asked;
-    std::string bytes;       // as it came: Python can be given it at any time
+    HeldBytes bytes;         // as it came: Python can be given it at any time
     std::string request_id;  // of its head
     double arrived_s = 0;    // monotonic
     uint64_t num_bytes = 0;  // of its inputs

@@ -147,6 +147,7 @@ void Instance::abandon(uint64_t number) {
     const auto found = in_flight_.find(number);
     if (found == in_flight_.end()) return;
     found->second.connection = nullptr;
+    found->second.bytes.clear();  // nobody goes on with it
     try {
         on_abort_(wire_id(number));
     } catch (nb::python_error& error) {
@@ -178,6 +179,8 @@ std::vector<std::string> Instance::expire(double now_s, const nb::object& error)
         ids.push_back(wire_id(number));
         const std::shared_ptr<Connection> connection = std::move(found->second.connection);
         connection->hand_over(found->second, error);
+        const auto told = in_flight_.find(number);  // Python was called
+        if (told != in_flight_.end()) told->second.bytes.clear();
     }
     return ids;
 }

@@ -78,12 +78,13 @@ class HttpProtocol(HttpToolsProtocol):
         left = native.take(data)
         if left is not None:
             self.feed(left)
-        elif native.num_held_bytes > HIGH_WATER_LIMIT and native.is_busy:
-            self.flow.pause_reading()
-        elif self.timeout_keep_alive_task is None and native.is_busy:
-            # From here on it looks for itself whether the connection is idle.
-            self._stop_head()
-            self._start_keep_alive(self.timeout_keep_alive)
+        elif native.is_busy:
+            if native.num_bytes_behind > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            if self.timeout_keep_alive_task is None:
+                # From here on it looks for itself whether the connection is idle.
+                self._stop_head()
+                self._start_keep_alive(self.timeout_keep_alive)
 
     def feed(self, data: bytes) -> None:
         """Bytes that go the Python way: to uvicorn's parser."""
@@ -113,11 +114,14 @@ class HttpProtocol(HttpToolsProtocol):
         if native is not None and not self.transport.is_closing():
             self.flow.resume_reading()
             self.data_received(native.release())
+            if native.closes:
+                self.shutdown()
 
     def answer_in_python(self, request: bytes, outcome: Outcome, arrived_s: float) -> None:
-        """A request that the native door began with, and what came behind it: the model's answer is no plain one."""
-        if self.transport.is_closing():
-            return
+        """A request that the native door began with, and what came behind it: the model's answer is no plain one.
+
+        Also where the connection is closing, so that the request is counted as it would have been.
+        """
         self.flow.resume_reading()
         self._given = GivenAnswer(outcome, arrived_s)
         self.feed(request)
@@ -128,8 +132,10 @@ class HttpProtocol(HttpToolsProtocol):
         native = self._native
         if native is not None and native.is_busy:
             native.close_after()
-        else:
-            super().shutdown()
+            return
+        if native is not None and native.is_gathering:
+            self.feed(native.release())  # what has begun is answered
+        super().shutdown()
 
     def timeout_keep_alive_handler(self) -> None:
         native = self._native

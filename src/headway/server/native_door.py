@@ -12,7 +12,8 @@ limits) is the same on both ways.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from headway._native import (
     predict_codec,
     texts_entry,
 )
+from headway.errors import ModelNotFound
 from headway.observe.logs import log_many
 from headway.server.native_texts import NativeTexts
 from headway.server.writes import batch_of
@@ -38,8 +40,8 @@ from headway.service.protocol import ModelCard
 from headway.service.standing_lease import LeasingService, StandingLease
 
 if TYPE_CHECKING:
-    from headway.server.oip.plane import Asked
     from headway.server.oip.statistics import ModelKey
+    from headway.server.oip.targets import Target
     from headway.server.state import ServerState
 
 WHOLE_WITHIN_S = 1.0
@@ -84,6 +86,7 @@ class NativeDoor:
             batch.schedule,
             hosts=() if "*" in config.allowed_hosts else config.allowed_hosts,
             api_keys=(*config.api_keys, *config.admin_api_keys) if config.api_keys else (),
+            max_body_bytes=config.max_body_bytes,
             on_records=lambda: loop.call_soon(self._log_turn),
             on_gathering=self._watch_gathering,
         )
@@ -108,30 +111,47 @@ class NativeDoor:
             self._door.drop()
         self._learned.clear()
 
-    def learn_infer(self, scope: Scope, asked: "Asked") -> None:
-        """A request for POST /v2/models/MODEL/infer was answered in Python: the next ones may be answered here."""
-        lease = self._begin_to_learn(scope, "", asked.target.key)
-        codec = None if lease is None else self._infer_codec(lease.signature, asked)
-        if self._door is not None and lease is not None and codec is not None:
-            counts = self._count(scope["route"].path, asked.target.key, asked.target.statistics_key)
-            self._door.add(scope["path"], _entry(lease, codec, counts))
+    # Whom a name leads to is looked up when it is learned: it may be another one than when the request came.
 
-    def learn_predict(self, scope: Scope, card: ModelCard) -> None:
-        """The same of POST /predict."""
-        lease = self._begin_to_learn(scope, card.id, card.id)
-        codec = None if lease is None else _predict_codec(lease.signature, card)
-        if self._door is not None and lease is not None and codec is not None:
-            self._door.add_predict(card.id, _entry(lease, codec, self._count(scope["route"].path, card.id, None)))
+    def learn_infer(self, scope: Scope, find: Callable[[], "Target"]) -> None:
+        """A request for POST /v2/models/MODEL/infer was answered in Python: the next ones may be answered here.
 
-    def learn_texts(self, scope: Scope, card: ModelCard) -> None:
-        """The same of an encoder of Headway's own."""
-        door, key = self._door, (scope["path"], card.id)
-        if door is None or key in self._learned or card.framework != "headway" or not self._may_learn(scope):
+        `find`: what the path leads to now. Raises ModelNotFound.
+        """
+        door, key = self._door, (scope["path"], "")
+        if door is None or self._is_known(key) or not self._may_learn(scope):
             return
-        self._learned[key] = None
-        ask = NativeTexts(self._state, self._service, card.id).ask
-        counts = self._count(scope["route"].path, None, None)
-        door.add_predict(card.id, texts_entry(counts=counts, ask=ask, name=card.id, version=card.version))
+        with suppress(ModelNotFound):
+            target = find()
+            lease = self._begin_to_learn(key, target.key)
+            codec = None if lease is None else self._infer_codec(lease.signature, target)
+            if lease is not None and codec is not None:
+                counts = self._count(scope["route"].path, target.key, target.statistics_key)
+                door.add(scope["path"], _entry(lease, codec, counts))
+
+    def learn_predict(self, scope: Scope, model: str) -> None:
+        """The same of POST /predict, by the id of the model's card."""
+        door, key = self._door, (scope["path"], model)
+        if door is None or self._is_known(key) or not self._may_learn(scope):
+            return
+        with suppress(ModelNotFound):
+            card, lease = self._state.service.card(model), self._begin_to_learn(key, model)
+            codec = None if lease is None else _predict_codec(lease.signature, card)
+            if lease is not None and codec is not None:
+                door.add_predict(model, _entry(lease, codec, self._count(scope["route"].path, model, None)))
+
+    def learn_texts(self, scope: Scope, model: str) -> None:
+        """The same of an encoder of Headway's own."""
+        door, key = self._door, (scope["path"], model)
+        if door is None or key in self._learned or not self._may_learn(scope):
+            return
+        with suppress(ModelNotFound):
+            card = self._state.service.card(model)
+            if card.framework == "headway" and (card.type == "embedding" or card.info.get("task") == "embed"):
+                self._learned[key] = None
+                ask = NativeTexts(self._state, self._service, model).ask
+                counts = self._count(scope["route"].path, None, None)
+                door.add_predict(model, texts_entry(counts=counts, ask=ask, name=model, version=card.version))
 
     def count_lost(self, lost: tuple[DoorCounts, str, float]) -> None:
         """A client left before its answer: as server/middleware counts it."""
@@ -150,12 +170,12 @@ class NativeDoor:
 
     # within
 
-    def _begin_to_learn(self, scope: Scope, name: str, model: str) -> StandingLease | None:
-        """None: it is known, or nothing is to be learned."""
-        door, key = self._door, (scope["path"], name)
+    def _is_known(self, key: tuple[str, str]) -> bool:
         known = self._learned.get(key)
-        if door is None or (known is not None and known.is_current) or not self._may_learn(scope):
-            return None
+        return known is not None and known.is_current
+
+    def _begin_to_learn(self, key: tuple[str, str], model: str) -> StandingLease | None:
+        """None: its requests have no native way now. Raises ModelNotFound."""
         lease = self._service.standing_lease(model)
         if lease is not None:
             self._learned[key] = lease
@@ -168,9 +188,8 @@ class NativeDoor:
         has_more = scope.get("query_string") or scope.get("root_path")
         return not has_more and scope.get("raw_path") == scope["path"].encode() and not self._state.is_draining
 
-    def _infer_codec(self, signature: wire.Signature, asked: "Asked") -> DoorCodec | None:
+    def _infer_codec(self, signature: wire.Signature, target: "Target") -> DoorCodec | None:
         """None: of a signature that native code does not read."""
-        target = asked.target
         inputs, outputs = _inputs(signature), [spec.name for spec in signature.outputs]
         try:
             return infer_codec(

@@ -125,9 +125,10 @@ class StandingLeases:
         return lambda: self._listeners.remove(tell)
 
     def of(self, model: ServedModel) -> StandingLease | None:
-        """From now on its requests may take the native way. None: it is not loaded, or computed in another way."""
+        """From now on its requests may take the native way. None: it is not loaded, or is about to be no more, or computed
+        in another way."""
         client = model.client
-        if not isinstance(client, InferClient) or client.ended.done():
+        if not isinstance(client, InferClient) or client.ended.done() or not self.residents.pool.is_free(model.id):
             return None
         known = self._known.get(model.id)
         if known is None or known.model is not model or not known.is_current:
@@ -157,8 +158,8 @@ class StandingLeases:
             tell()
         self._known = {name: lease for name, lease in self._known.items() if lease.is_current}
         for lease in list(self._held):
-            if not lease.is_free and not lease.plain.num_in_flight:
-                lease.end()
+            if not lease.is_free:
+                lease.look()
 
     def _look(self) -> None:
         self._timer = None

@@ -157,8 +157,8 @@ class InferClient:
         stalled processes. `now_s`: of the system's monotonic clock."""
         for instance in self._instances:
             instance.watch_progress()
-            if self._config.timeout_s is not None:
-                instance.end_plain(self._deadline_error("it was at the model"), now_s)
+            # Each request has its own: a time-out may be changed while the model stays.
+            instance.end_plain(self._deadline_error("it was at the model"), now_s)
 
     async def close(self, grace_s: float = 2.0) -> None:
         """Ends the processes; open requests end with ShuttingDown. Returns when they are gone."""

@@ -133,7 +133,7 @@ async def _infer(request: Request, card: ModelCard, body: PredictBody, arrived_s
     )
     made = await run_inference(request, wanted, arrived_s)
     if state.native_door is not None:
-        state.native_door.learn_predict(request.scope, card)
+        state.native_door.learn_predict(request.scope, card.id)
     return json_response(_answer(card.id, made), headers=load_headers(made))
 
 
@@ -212,7 +212,7 @@ async def _embed(request: Request, card: ModelCard, body: PredictBody, arrived_s
     made = await run_metered(request, "embeddings", card.id, arrived_s, state_of(request).service.embed(wanted))
     state = state_of(request)
     if state.native_door is not None:
-        state.native_door.learn_texts(request.scope, card)
+        state.native_door.learn_texts(request.scope, card.id)
     vectors = [to_floats(vector) for vector in made.vectors]
     return json_response(PredictionsOut(card.id, card.version, vectors))
 

@@ -96,7 +96,7 @@ async def infer(request: Request) -> Response:
     asked = read_infer(data, find_header(request.scope, _HEADER), _target(request))
     answered = await run_watched(request.receive, plane.infer(state, asked, arrived_s), request.scope)
     if state.native_door is not None:
-        state.native_door.learn_infer(request.scope, asked)
+        state.native_door.learn_infer(request.scope, lambda: _target(request))
     return infer_response(asked, answered)
 
 

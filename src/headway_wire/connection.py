@@ -29,6 +29,10 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
 
+    def has_come(self) -> bool:
+        """Whether receive() would find something now: bytes, or the end."""
+        return bool(self._poll.poll(0))
+
     def receive(self, wait_s: Optional[float] = None) -> List[Down]:
         """All messages that are there; waits for the first at most so long, None: for ever.
 

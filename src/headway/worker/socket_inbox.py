@@ -60,7 +60,8 @@ class SocketInbox:
         return self._early.take(is_blocking=is_blocking, timeout_s=timeout_s)
 
     def _take(self, wait_s: float | None) -> Iterator[wire.Down]:
-        if not self._come:
+        # Between two steps there is mostly nothing, which is not worth two looks at the clock.
+        if not self._come and (wait_s != 0.0 or self._connection.has_come()):
             start = time.thread_time()
             self._come.extend(self._receive(wait_s))
             self.cpu_s += time.thread_time() - start

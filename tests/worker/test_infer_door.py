@@ -164,7 +164,13 @@ class Bench:
         self.seconds = HistogramCounts([1.0])
         self.counts = DoorCounts("/m", self.seconds, self.seconds)
         self.door = Door(
-            self.queue, lambda: None, hosts=(), api_keys=(), on_records=lambda: None, on_gathering=lambda: None
+            self.queue,
+            lambda: None,
+            hosts=(),
+            api_keys=(),
+            max_body_bytes=2 * len(BODY),
+            on_records=lambda: None,
+            on_gathering=lambda: None,
         )
 
     async def _start(self, name: str, receiver: Receiver) -> FakeProcess:
@@ -396,6 +402,16 @@ async def test_what_does_not_become_whole_goes_on_in_python() -> None:
     assert not bench.door.expire(0.0)
     assert caller.protocol.fed == [REQUEST[:20]]
     assert not caller.native.is_gathering
+
+
+async def test_a_body_over_the_servers_limit_is_pythons_to_refuse() -> None:
+    bench = await make()
+    long = BODY + b" " * (len(BODY) + 1)
+    request = b"POST /m HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(long), long)
+    assert not bench.caller().ask(request)
+    assert not bench.caller().ask(request[: -len(long)])  # the head says it
+    fits = request.replace(b"%d" % len(long), b"%d" % (len(long) - 1))[:-1]
+    assert bench.caller().ask(fits)
 
 
 async def test_when_the_table_is_dropped_what_runs_ends_and_nothing_begins() -> None:

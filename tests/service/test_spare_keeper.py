@@ -229,6 +229,20 @@ async def test_one_that_is_taken_goes_on_and_is_replaced(make: Callable[..., Rig
     rig.keeper.close()
 
 
+async def test_one_that_is_stopped_as_it_comes_to_wait_goes_on(make: Callable[..., Rig]) -> None:
+    rig = make()
+    rig.idle()
+    rig.children[A].sendall(wire.pack_frame(wire.encode(wire.Waiting())))  # not read yet
+    rig.keeper.busy()
+    await until(lambda: A in rig.spares.sizes)
+    rig.keeper.busy()
+    taken = rig.spares.take(A)
+    assert taken is not None
+    assert rig.processes[A].signals == [signal.SIGSTOP, signal.SIGCONT]
+    taken.kill()
+    rig.keeper.close()
+
+
 async def test_the_kind_that_was_used_last_comes_first(make: Callable[..., Rig]) -> None:
     rig = make(max_spares=1)
     generation = rig.load("c")

@@ -1,5 +1,6 @@
 """What a model has started ends with the server, also where nobody in the server can see to it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -27,7 +28,11 @@ def leader() -> Iterator["subprocess.Popen[bytes]"]:
 
 def end(guard: GroupGuard) -> None:
     """As the end of this process would: its pipe is closed, and it is waited for."""
-    guard._forget()
+    assert guard._pipe is not None
+    assert guard.pid is not None
+    os.close(guard._pipe)
+    os.waitpid(guard.pid, 0)
+    guard.pid = guard._pipe = None
 
 
 def test_a_group_that_was_added_ends_with_the_guards_input(leader: "subprocess.Popen[bytes]") -> None:
@@ -59,6 +64,38 @@ def test_a_guard_that_was_killed_is_replaced_by_one_that_knows_all_groups(leader
         assert leader.wait(WAIT_S) == other.wait(WAIT_S) == -signal.SIGKILL
 
 
+def test_a_guard_that_is_stopped_holds_nobody_up(leader: "subprocess.Popen[bytes]") -> None:
+    guard = GroupGuard()
+    guard.add(leader.pid)
+    assert guard.pid is not None
+    os.kill(guard.pid, signal.SIGSTOP)
+    guard.release(leader.pid)
+    assert guard.pid is None
+    assert leader.poll() is None
+
+
+def test_a_guard_that_reads_no_more_is_replaced_and_what_it_was_not_told_is_left_alone(
+    leader: "subprocess.Popen[bytes]",
+) -> None:
+    guard = GroupGuard()
+    with subprocess.Popen(SLEEP, stdin=subprocess.PIPE, process_group=0) as other:
+        guard.add(leader.pid)
+        guard.add(other.pid)
+        first = guard.pid
+        assert first is not None
+        assert guard._pipe is not None
+        os.kill(first, signal.SIGSTOP)
+        os.waitid(os.P_PID, first, os.WSTOPPED | os.WNOWAIT)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(guard._pipe, b"\n"):
+                continue
+        guard.release(leader.pid)
+        assert guard.pid != first
+        end(guard)
+        assert other.wait(WAIT_S) == -signal.SIGKILL
+    assert leader.poll() is None
+
+
 def test_a_guard_is_deaf_to_the_signals_of_a_terminal(leader: "subprocess.Popen[bytes]") -> None:
     guard = GroupGuard()
     guard.add(leader.pid)
@@ -69,7 +106,6 @@ def test_a_guard_is_deaf_to_the_signals_of_a_terminal(leader: "subprocess.Popen[
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         os.kill(guard.pid, number)
     guard.release(leader.pid)
-    end(guard)
     assert leader.poll() is None
 
 

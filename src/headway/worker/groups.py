@@ -36,13 +36,14 @@ class GroupGuard:
         with self._lock:
             if group in self._groups:
                 self._groups.remove(group)
-                self._tell(f"-{group}\n")
                 if not self._groups:
-                    self._forget()
+                    self._end()
+                elif not self._tell(f"-{group}\n"):
+                    self._start()
 
     def _start(self) -> None:
-        """A guard that knows all groups: the first, or in place of one that was killed."""
-        self._forget()
+        """A guard that knows all groups: the first, or in place of one that was killed, or reads no more."""
+        self._end()
         theirs, ours = os.pipe()
         command = [sys.executable, "-I", "-S", str(_GUARD)]
         silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
@@ -58,24 +59,26 @@ class GroupGuard:
         self._pipe = ours
         self._tell("".join(f"+{group}\n" for group in self._groups))
 
-    def _forget(self) -> None:
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
+    def _end(self) -> None:
+        """Of the guard, before the end of its input, at which it would end groups; also of one that was stopped."""
         if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, 0)
             self.pid = None
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
 
     def _tell(self, lines: str) -> bool:
-        """Whether there is a guard. One that does not read is not waited for."""
+        """Whether there is a guard that knows it. One that does not read is not waited for."""
         if self._pipe is None:
             return False
-        with contextlib.suppress(BlockingIOError):
-            try:
-                os.write(self._pipe, lines.encode())
-            except BrokenPipeError:
-                return False
+        try:
+            os.write(self._pipe, lines.encode())
+        except (BrokenPipeError, BlockingIOError):
+            return False
         return True
 
 

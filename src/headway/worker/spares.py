@@ -51,7 +51,8 @@ class _Spare:
     """Measured once it waits."""
 
     def pause(self, is_paused: bool) -> None:
-        if is_paused != self.is_paused and not self.is_waiting:
+        """Stops it, unless it waits: that takes nothing. One may come to wait, and be stopped before that is read."""
+        if is_paused != self.is_paused and not (is_paused and self.is_waiting):
             self.is_paused = is_paused
             with contextlib.suppress(ProcessLookupError):
                 self.spawned.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)
@@ -158,6 +159,7 @@ class Spares:
             self.on_change()
         elif messages:
             spare.is_waiting = True
+            spare.pause(False)
             task = asyncio.create_task(self._measure(kind, spare))
             self._measuring.add(task)
             task.add_done_callback(self._measuring.discard)

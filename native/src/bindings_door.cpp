@@ -173,13 +173,14 @@ void bind_door(nb::module_& module) {
         .def(
             "__init__",
             [](Door* self, std::shared_ptr<WriteQueue> queue, nb::object schedule, std::vector<std::string> hosts,
-               std::vector<std::string> api_keys, size_t max_body_bytes, nb::object on_records, nb::object on_gathering) {
+               std::vector<std::string> api_keys, size_t max_body_bytes, size_t max_held_bytes,
+               nb::object on_records, nb::object on_gathering) {
                 new (self) Door(std::move(queue), std::move(schedule),
-                                {std::move(hosts), std::move(api_keys), max_body_bytes}, std::move(on_records),
-                                std::move(on_gathering));
+                                {std::move(hosts), std::move(api_keys), max_body_bytes, max_held_bytes},
+                                std::move(on_records), std::move(on_gathering));
             },
-            "queue"_a, "schedule"_a, nb::kw_only(), "hosts"_a, "api_keys"_a, "max_body_bytes"_a, "on_records"_a,
-            "on_gathering"_a)
+            "queue"_a, "schedule"_a, nb::kw_only(), "hosts"_a, "api_keys"_a, "max_body_bytes"_a, "max_held_bytes"_a,
+            "on_records"_a, "on_gathering"_a)
         .def("add", &Door::add, "path"_a, "entry"_a)
         .def("add_predict", &Door::add_predict, "model"_a, "entry"_a)
         .def("drop", &Door::drop)

@@ -479,11 +479,13 @@ class Door:
         hosts: Sequence[str],
         api_keys: Sequence[str],
         max_body_bytes: int,
+        max_held_bytes: int,
         on_records: Callable[[], object],
         on_gathering: Callable[[], object],
     ) -> None:
         """`on_records`: take_records() has something, first of this turn. `on_gathering`: expire() has to be called in
-        a while. Empty hosts: any; empty api_keys: none is asked for."""
+        a while. Empty hosts: any; empty api_keys: none is asked for. `max_held_bytes`: of all requests that are
+        open, or not whole yet; over it they take the Python way."""
 
     def add(self, path: str, entry: DoorEntry) -> None: ...
     def add_predict(self, model: str, entry: DoorEntry) -> None:

@@ -39,12 +39,12 @@ struct DoorSettings {
     std::vector<std::string> hosts;     // names that a Host header may have; empty: any
     std::vector<std::string> api_keys;  // empty: no key is asked for
     size_t max_body_bytes;              // a longer one is refused in Python
+    size_t max_held_bytes;              // of all requests that are kept as they came
 };
 
 class Door {
 public:
-    static constexpr size_t kMaxBodyBytes = 1 << 20;    // of a request that is kept as it came
-    static constexpr size_t kMaxHeldBytes = 256 << 20;  // of all that are
+    static constexpr size_t kMaxBodyBytes = 1 << 20;  // of a request that is kept as it came
 
     // schedule: called with no arguments where the queue has to be flushed at the end of the turn; on_records the same
     // where there are records; on_gathering where a request is not whole, so that expire() has to be called in a while.
@@ -78,7 +78,7 @@ public:
     // What is kept of a request: nothing yet.
     HeldBytes make_held() const { return HeldBytes(num_held_); }
     // So many bytes more.
-    bool can_hold(size_t num_bytes) const { return *num_held_ + num_bytes <= kMaxHeldBytes; }
+    bool can_hold(size_t num_bytes) const { return *num_held_ + num_bytes <= settings_.max_held_bytes; }
     size_t num_held_bytes() const { return *num_held_; }
 
     void write(const std::shared_ptr<Outlet>& outlet, std::string_view head, std::string_view body, bool ends);

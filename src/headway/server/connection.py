@@ -98,6 +98,8 @@ class HttpProtocol(HttpToolsProtocol):
             if self._num_pending_bytes > MAX_HEAD_BYTES:
                 self._is_head_too_long = True
                 self.send_400_response("")
+        elif self._head_timer is None and self.timeout_keep_alive_task is None and self._is_between_requests():
+            self._start_head()  # empty lines, which ended the time that the connection may be idle
 
     def _is_between_requests(self) -> bool:
         """Whether the next one may go another way than the parser's."""
@@ -132,10 +134,8 @@ class HttpProtocol(HttpToolsProtocol):
         native = self._native
         if native is not None and native.is_busy:
             native.close_after()
-            return
-        if native is not None and native.is_gathering:
-            self.feed(native.release())  # what has begun is answered
-        super().shutdown()
+        else:
+            super().shutdown()
 
     def timeout_keep_alive_handler(self) -> None:
         native = self._native

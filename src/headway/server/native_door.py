@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 WHOLE_WITHIN_S = 1.0
 """A request that has not come whole by then goes on in Python, whose time limits are for slow clients."""
+MAX_HELD_BYTES = 256 << 20
+"""Of all requests that are open here, or not whole yet; what comes over it takes the Python way."""
 
 _request_log = logging.getLogger("headway.server")
 
@@ -87,6 +89,7 @@ class NativeDoor:
             hosts=() if "*" in config.allowed_hosts else config.allowed_hosts,
             api_keys=(*config.api_keys, *config.admin_api_keys) if config.api_keys else (),
             max_body_bytes=config.max_body_bytes,
+            max_held_bytes=MAX_HELD_BYTES,
             on_records=lambda: loop.call_soon(self._log_turn),
             on_gathering=self._watch_gathering,
         )
@@ -95,8 +98,10 @@ class NativeDoor:
         self._state.metrics.on_render = self._state.inferences.on_read = self._settle
 
     def close(self) -> None:
-        """Nothing takes the native way any more."""
+        """Nothing takes the native way any more; what is not whole yet goes on in Python."""
         self.forget()
+        if self._door is not None:
+            self._door.expire(0.0)
         stop_listening, self._stop_listening = self._stop_listening, _do_nothing
         stop_listening()
 

@@ -125,8 +125,8 @@ class StandingLeases:
         return lambda: self._listeners.remove(tell)
 
     def of(self, model: ServedModel) -> StandingLease | None:
-        """From now on its requests may take the native way. None: it is not loaded, or is about to be no more, or computed
-        in another way."""
+        """From now on its requests may take the native way. None: it is not loaded, is to be no more, or is computed in
+        another way."""
         client = model.client
         if not isinstance(client, InferClient) or client.ended.done() or not self.residents.pool.is_free(model.id):
             return None

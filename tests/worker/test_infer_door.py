@@ -169,6 +169,7 @@ class Bench:
             hosts=(),
             api_keys=(),
             max_body_bytes=2 * len(BODY),
+            max_held_bytes=10 * len(REQUEST),
             on_records=lambda: None,
             on_gathering=lambda: None,
         )
@@ -412,6 +413,19 @@ async def test_a_body_over_the_servers_limit_is_pythons_to_refuse() -> None:
     assert not bench.caller().ask(request[: -len(long)])  # the head says it
     fits = request.replace(b"%d" % len(long), b"%d" % (len(long) - 1))[:-1]
     assert bench.caller().ask(fits)
+
+
+async def test_more_than_may_be_held_goes_on_in_python() -> None:
+    bench = await make(max_batch_size=64)
+    bench.client.plain.set_limits(max_at_work=None, max_queued=None, max_open_bytes=1 << 30, num_places=64)
+    callers = [bench.caller() for _ in range(12)]
+    assert [caller.ask() for caller in callers] == [True] * 10 + [False] * 2
+    gathering = bench.caller()
+    assert gathering.native.take(REQUEST[:20]) == REQUEST[:20]
+    for sent in bench.processes[0].sent():
+        bench.processes[0].answer(sent)
+    assert gathering.ask(REQUEST[:20])
+    assert gathering.native.take(REQUEST[20:]) is None
 
 
 async def test_when_the_table_is_dropped_what_runs_ends_and_nothing_begins() -> None:

@@ -3,7 +3,7 @@
 Standard library and msgspec alone, so that a foreign interpreter (Python >= 3.9) can import it without Headway.
 """
 
-from headway_wire.framing import MAX_FRAME_BYTES, FrameReader, FrameTooLarge, check_payload, pack_frame
+from headway_wire.framing import MAX_FRAME_BYTES, FrameReader, FrameTooLarge, pack_frame
 from headway_wire.messages import (
     Abort,
     Accepted,
@@ -29,6 +29,7 @@ from headway_wire.messages import (
     Stats,
     Step,
     Submit,
+    SubmitText,
     Tensor,
     TokenEvent,
     TokenLogprobs,
@@ -71,13 +72,13 @@ __all__ = [
     "Stats",
     "Step",
     "Submit",
+    "SubmitText",
     "Tensor",
     "TensorSpec",
     "TokenEvent",
     "TokenLogprobs",
     "Up",
     "Waiting",
-    "check_payload",
     "decode_down",
     "decode_up",
     "encode",

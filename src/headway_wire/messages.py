@@ -1,6 +1,6 @@
 """The messages between a worker process and its parent, one class each; nothing else travels between them.
 
-Down (parent to worker): Load, Submit, Abort, Hold, Infer, Profile, Shutdown.
+Down (parent to worker): Load, Submit, SubmitText, Abort, Hold, Infer, Profile, Shutdown.
 Up (worker to parent):   Waiting, Loading, Ready, Failed, Accepted, Refused, Step, PromptLogprobs, Embedding, Outputs,
                          Stats, ProfiledStep, ProfileEnd.
 
@@ -141,6 +141,15 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     and answer with an Embedding in place of tokens."""
 
 
+class SubmitText(msgspec.Struct, frozen=True, kw_only=True, tag="submit_text"):
+    """A text for an encoder that tells `takes_texts` in Ready.info. It ends with an Embedding or with Refused, also
+    where it is aborted, has no vector, or the worker can not read texts yet: Submit its ids then."""
+
+    request_id: str
+    text: str
+    """Not empty; with what the model wants before it."""
+
+
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     """End a request (or one choice of it) now. Unknown and finished ones are ignored.
 
@@ -186,7 +195,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """End the process now; what is open ends with abort events."""
 
 
-Down = Union[Load, Submit, Abort, Hold, Infer, Profile, Shutdown]
+Down = Union[Load, Submit, SubmitText, Abort, Hold, Infer, Profile, Shutdown]
 
 # Up
 
@@ -222,7 +231,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag="accepted"):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The request never entered; no event follows."""
+    """The request never entered, or was a SubmitText and has no vector; no event follows."""
 
     request_id: str
     error: Error
@@ -280,11 +289,14 @@ class PromptLogprobs(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_logp
     logprobs: List[TokenLogprobs]
 
 
-class Embedding(msgspec.Struct, frozen=True, kw_only=True, tag="embedding"):
-    """An encoder's answer to a Submit, and its end: a vector, or the scores of a pair; little-endian float32."""
+class Embedding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="embedding"):
+    """An encoder's answer to a Submit or a SubmitText, and its end: a vector, or the scores of a pair; little-endian
+    float32."""
 
     request_id: str
     data: bytes
+    num_tokens: int = 0
+    """Of a SubmitText."""
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="outputs"):

@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 import headway_wire as wire
+from headway.checkpoint.checkpoint import open_checkpoint
+from headway.config import TextConfig
+from headway.core.request import TextPrompt
 from headway.errors import InvalidConfig, OutOfMemory, UnsupportedModel
 from headway.planner import encoder as planner
-from headway.predictors.encoder import EncoderPredictor
+from headway.predictors.encoder import EncoderPredictor, make_ids
 from headway.predictors.headway import HeadwayPredictor
+from headway.service.loader import make_text
+from headway.text.tokenizer import make_tokenizer
+from headway.worker.embed_prompt import EncoderInputs, prepare_texts_now
 from parity.encoders import reference_vector, save_encoder
 
 IDS = [2, 9, 17, 30, 44, 3]
@@ -121,3 +127,67 @@ def test_the_engine_of_language_models_refuses_an_encoder(tmp_path: Path) -> Non
     save_encoder(tmp_path)
     with pytest.raises(UnsupportedModel, match="is an encoder"):
         HeadwayPredictor().load(str(tmp_path), {"threads": 1}, lambda _: None)
+
+
+TEXTS = ["the quick brown fox", "x", " two  words\n", "[CLS] [SEP] [PAD]", "\u00e9\u4e2d \U0001f600"]
+
+
+def reading(folder: Path, **options: Any) -> EncoderPredictor:
+    """One that has its tokenizer."""
+    predictor, info, _ = load(folder, **options)
+    assert info["takes_texts"]
+    (refused,) = predictor.submit_text(wire.SubmitText(request_id="early", text="a"))
+    assert isinstance(refused, wire.Refused)
+    assert refused.error.kind == "ModelNotReady"
+    assert predictor._tokenizer is not None
+    predictor._tokenizer.wait()
+    return predictor
+
+
+def test_ids_that_it_makes_are_those_that_the_parent_would_send(tmp_path: Path) -> None:
+    save_encoder(tmp_path, max_seq_length=40)
+    text = make_text(TextConfig(), open_checkpoint(tmp_path), tmp_path)
+    inputs = EncoderInputs([TextPrompt(each) for each in TEXTS], TEXTS, ["text"] * len(TEXTS))
+    sent = prepare_texts_now(text, inputs, max_model_len=40, truncate_to=None)
+    assert [make_ids(text.tokenizer, each) for each in TEXTS] == [list(each.token_ids) for each in sent]
+
+
+def test_a_text_gets_the_vector_of_its_ids(tmp_path: Path) -> None:
+    save_encoder(tmp_path, max_seq_length=40)
+    predictor = reading(tmp_path)
+    tokenizer = make_tokenizer(open_checkpoint(tmp_path).text)
+    for text in TEXTS:
+        ids = make_ids(tokenizer, text)
+        assert list(predictor.submit_text(wire.SubmitText(request_id="n1", text=text))) == []
+        _, embedding = predictor.step()
+        wanted = vector_of(predictor, ids).tobytes()
+        assert embedding == wire.Embedding(request_id="n1", data=wanted, num_tokens=len(ids))
+    assert not predictor.has_work()
+
+
+def test_a_text_that_gets_no_vector_is_refused(tmp_path: Path) -> None:
+    save_encoder(tmp_path, max_seq_length=40)
+    predictor = reading(tmp_path)
+    (refused,) = predictor.submit_text(wire.SubmitText(request_id="n1", text="word " * 400))
+    assert isinstance(refused, wire.Refused)
+    assert refused.error.kind == "ContextLengthExceeded"
+    predictor.submit_text(wire.SubmitText(request_id="n2", text="a"))
+    predictor.handle(wire.Abort(request_id="n2"))
+    step, refused = predictor.step()
+    assert step == wire.Step()
+    assert isinstance(refused, wire.Refused)
+    assert refused.request_id == "n2"
+    assert not predictor.has_work()
+
+
+def test_a_tokenizer_that_can_not_be_read_harms_no_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_encoder(tmp_path)
+    predictor, _, _ = load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for _ in range(2):
+        (refused,) = predictor.submit_text(wire.SubmitText(request_id="n1", text="a"))
+        assert isinstance(refused, wire.Refused)
+        assert predictor._tokenizer is not None
+        predictor._tokenizer.wait()
+    assert "the tokenizer of" in caplog.text
+    assert vector_of(predictor).shape == (64,)

@@ -69,6 +69,15 @@ class PreparingPredictor(Protocol):
         ...
 
 
+@runtime_checkable
+class TextPredictor(Protocol):
+    """What a Predictor has too where it makes ids of texts itself; it tells `takes_texts` in Ready.info."""
+
+    def submit_text(self, message: wire.SubmitText) -> Iterable[wire.Up]:
+        """Takes a text; returns what to send back at once."""
+        ...
+
+
 class LoadedEngine(Protocol):
     """What an engine has that a predictor may stand before."""
 

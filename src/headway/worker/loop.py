@@ -27,7 +27,7 @@ from headway.errors import (
     OutOfMemory,
     UnsupportedFeature,
 )
-from headway.predictors.base import Predictor, PreparingPredictor, ProfiledPredictor, TimedPredictor
+from headway.predictors.base import Predictor, PreparingPredictor, ProfiledPredictor, TextPredictor, TimedPredictor
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class OpenRequests:
         """Of a message to the predictor."""
         if isinstance(message, wire.Submit):
             self._num_choices[message.request_id] = message.sampling.n
+        elif isinstance(message, wire.SubmitText):
+            self._num_owed[message.request_id] = 1
 
     def note_up(self, message: wire.Up) -> None:
         """Of a message from the predictor."""
@@ -91,6 +93,7 @@ class OpenRequests:
             self._num_owed[message.request_id] = self._num_choices.pop(message.request_id, 1)
         elif isinstance(message, wire.Refused):
             self._num_choices.pop(message.request_id, None)
+            self._num_owed.pop(message.request_id, None)
 
     def ids(self) -> list[str]:
         """In the order of their acceptance, then those that have no answer yet."""
@@ -182,7 +185,10 @@ class WorkerLoop:
             self._profile(predictor, message)
             return
         self._open.note_down(message)
-        self._send(predictor.handle(message))
+        if isinstance(message, wire.SubmitText):
+            self._send(_submit_text(predictor, message))
+        else:
+            self._send(predictor.handle(message))
 
     def _step(self, predictor: Predictor) -> None:
         """3, 4 and 5."""
@@ -251,6 +257,13 @@ class WorkerLoop:
         except Exception:
             # Nothing can be done about it any more, and the exit code must stay what it is.
             logger.exception("closing the predictor failed")
+
+
+def _submit_text(predictor: Predictor, message: wire.SubmitText) -> Iterable[wire.Up]:
+    if isinstance(predictor, TextPredictor):
+        return predictor.submit_text(message)
+    error = UnsupportedFeature("this model takes token ids and no texts")
+    return [wire.Refused(request_id=message.request_id, error=error.to_wire())]
 
 
 def find_predictor(name: str) -> Predictor:

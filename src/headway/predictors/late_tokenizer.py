@@ -1,0 +1,41 @@
+"""LateTokenizer: a loaded model's tokenizer, in its own process, read once somebody wants it there."""
+
+import logging
+import threading
+from pathlib import Path
+
+from headway.checkpoint.checkpoint import open_checkpoint
+from headway.text.tokenizer import Tokenizer, make_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class LateTokenizer:
+    """Read on a thread of its own with the first take(): neither the load waits for it, nor a step.
+
+    Args:
+        source: the model's folder or file.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._tokenizer: Tokenizer | None = None
+        self._reading: threading.Thread | None = None
+
+    def take(self) -> Tokenizer | None:
+        """None: it is not there yet, or can not be read; the log says why."""
+        if self._reading is None:
+            self._reading = threading.Thread(target=self._read, name="tokenizer", daemon=True)
+            self._reading.start()
+        return self._tokenizer
+
+    def wait(self) -> None:
+        """Until it is there, where it is being read."""
+        if self._reading is not None:
+            self._reading.join()
+
+    def _read(self) -> None:
+        try:
+            self._tokenizer = make_tokenizer(open_checkpoint(self._source).text)
+        except Exception:  # whoever sends texts is refused, and sends ids
+            logger.exception("the tokenizer of %s can not be read", self._source)

@@ -1,11 +1,13 @@
 """A number that a schema says is the one that its answers have, or it is refused: against llguidance itself."""
 
+import itertools
 import json
 import random
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import jsonschema
 import llguidance
 import pytest
 
@@ -13,7 +15,7 @@ from headway.errors import InvalidRequest
 from headway.text.constrained_vocabulary import make_llguidance_tokenizer
 from headway.text.grammar import Grammar, json_part
 from headway.text.grammar_compiler import compile_grammar
-from headway.text.schema_numbers import number_read
+from headway.text.schema_numbers import _LOWER, _UPPER, number_read
 from headway.text.tokenizer import Tokenizer
 from text.grammar_walks import compiled, matches
 
@@ -75,6 +77,45 @@ def test_a_number_that_would_be_another_is_refused(
     with pytest.raises(InvalidRequest) as caught:
         compiled(tokens, "json_schema", schema)
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.3}, " has exclusiveMinimum 0 beside maximum 0.3"),
+        ({"exclusiveMinimum": 1.0, "exclusiveMaximum": 1.5}, " has exclusiveMinimum 1.0 beside exclusiveMaximum 1.5"),
+        ({"items": {"exclusiveMaximum": -1, "minimum": -1.25}}, ".items has exclusiveMaximum -1 beside minimum -1.25"),
+        ({"minimum": -0.5, "allOf": [{"exclusiveMaximum": 0}]}, " has exclusiveMaximum 0 beside minimum -0.5"),
+    ],
+)
+def test_an_end_that_would_pass_is_refused(tokens: llguidance.LLTokenizer, schema: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        compiled(tokens, "json_schema", schema)
+    assert words in caught.value.message
+    assert "give m" in caught.value.message
+
+
+ENDS = (None, -10, -1.5, -1, -0.5, -0.05, 0, 0.05, 0.5, 1, 1.25, 10)
+
+
+def test_no_number_beyond_an_end_passes(tokens: llguidance.LLTokenizer) -> None:
+    """Every pair of ends, open and closed, against every one of them and its neighbours."""
+    texts = [text for end in ENDS[1:] for text in (str(end), f"{end}5" if "." in str(end) else f"{end}.5", f"-{end}")]
+    texts = [text for text in texts if not text.startswith("--")]
+    num_checked = 0
+    for low, high, low_word, high_word in itertools.product(ENDS, ENDS, _LOWER, _UPPER):
+        ends = {low_word: low, high_word: high}
+        schema = {"type": "number"} | {word: end for word, end in ends.items() if end is not None}
+        try:
+            matcher = compiled(tokens, "json_schema", schema)
+        except InvalidRequest:
+            continue
+        validator = jsonschema.Draft202012Validator(json.loads(json.dumps(schema), parse_float=Decimal))
+        for text in texts:
+            num_checked += 1
+            if matches(tokens, matcher, text):
+                assert validator.is_valid(Decimal(text)), (schema, text)
+    assert num_checked > 5_000
 
 
 def test_numbers_of_usual_length_and_the_bounds_of_64_bits_are_enforced(tokens: llguidance.LLTokenizer) -> None:

@@ -47,7 +47,8 @@ def _string(rng: random.Random, depth: int) -> Any:
 def _number(rng: random.Random, depth: int) -> Any:
     low = rng.randrange(-50, 50)
     bounds = {rng.choice(["minimum", "exclusiveMinimum"]): low, rng.choice(["maximum", "exclusiveMaximum"]): low + 20}
-    return {"type": "number"} | rng.choice([{}, bounds, {"minimum": low}])
+    narrow = {"exclusiveMinimum": low / 4, "maximum": low / 4 + rng.choice([0.2, 0.75, 1, 1.5])}
+    return {"type": "number"} | rng.choice([{}, bounds, {"minimum": low}, narrow])
 
 
 def _integer(rng: random.Random, depth: int) -> Any:
@@ -107,7 +108,7 @@ def test_every_text_that_a_matcher_takes_is_valid(tokens: llguidance.LLTokenizer
         except InvalidRequest:
             continue  # two that exclude each other, or oneOf of what overlaps
         num_compiled += 1
-        validator = jsonschema.Draft202012Validator(schema)
+        validator = jsonschema.Draft202012Validator(json.loads(json.dumps(schema), parse_float=Decimal))
         for _ in range(NUM_WALKS):
             text = walk(tokens, matcher, rng)
             if text is not None:

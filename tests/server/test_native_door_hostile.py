@@ -106,6 +106,21 @@ async def test_a_body_over_the_servers_limit_is_refused_as_in_python(tmp_path: P
     assert [answer.split(b" ")[1] for answer in answers[0]] == [b"413"] * 2
 
 
+async def test_an_output_is_told_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    """A body of 1 MiB could ask for one of a few hundred kilobytes some 70,000 times."""
+    once, twice, many = [
+        post(infer_body(outputs=[{"name": name} for name in names])) for names in ("yn", "yny", "yy" * 99)
+    ]
+    answers = []
+    async with both(tmp_path) as servers:
+        for server in servers:
+            answers.append([told(answer) for answer in await server.ask(once, once, twice, many)])
+        assert await servers[0].num_native() == 1
+    assert answers[0] == answers[1]
+    assert [answer.split(b" ")[1] for answer in answers[0]] == [b"200", b"200", b"400", b"400"]
+    assert b"outputs has 'y' twice; ask for each output once" in answers[0][2]
+
+
 @pytest.mark.parametrize("held", [post(HELD), predict({"x": {"data": [[888, 1, 2, 3]]}})], ids=["v2", "predict"])
 async def test_a_name_that_leads_elsewhere_by_the_time_of_the_answer_is_learned_as_it_is_then(
     tmp_path: Path, held: bytes

@@ -1,7 +1,9 @@
 #include "door/infer_request.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "door/json_steps.h"
 #include "door/json_tensor.h"
@@ -22,6 +24,7 @@ bool read_parameter(JsonReader& reader, std::string_view known, const Read& read
 }
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 48;
+constexpr size_t kMaxOutputs = 64;  // who asks for more is answered in Python
 
 class Body {
 public:
@@ -49,7 +52,7 @@ private:
 
     bool read_field(std::string_view key) {
         if (key == "inputs") return claim(has_inputs_) && read_inputs();
-        if (key == "outputs") return claim(has_outputs_) && read_list(reader_, [this] { return read_output(); });
+        if (key == "outputs") return claim(has_outputs_) && read_outputs();
         if (key == "id") return claim(has_id_) && read_text(wish_.id);
         if (key != "parameters" || !claim(has_parameters_)) return false;
         return read_parameter(reader_, "binary_data_output", [this] { return reader_.boolean(wish_.is_binary); });
@@ -139,6 +142,16 @@ private:
         if (!spec.fits(*datatype, input.shape.sizes()) || !num_elements(input.shape.sizes())) return nullptr;
         append_tensor_head(spec, input.shape.sizes(), fields_.msgpack);
         return &spec;
+    }
+
+    // Python refuses a name that comes twice.
+    bool read_outputs() {
+        if (!read_list(reader_, [this] { return wish_.outputs.size() < kMaxOutputs && read_output(); })) return false;
+        std::array<std::string_view, kMaxOutputs> names;
+        const auto end = std::transform(wish_.outputs.begin(), wish_.outputs.end(), names.begin(),
+                                        [](const OutputWish& output) { return std::string_view(output.name); });
+        std::sort(names.begin(), end);
+        return std::adjacent_find(names.begin(), end) == end;
     }
 
     bool read_output() {

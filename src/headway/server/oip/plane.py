@@ -1,5 +1,6 @@
 """What both doors of the protocol do: they read what came into an Asked, and write what is made of it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,13 @@ class Asked:
     wanted: Sequence[WantedOutput]
     """Empty: all."""
     parameters: RequestParameters
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest: a short request must not have a large output told a thousand times."""
+        if len(self.wanted) > 1:
+            ((name, count),) = Counter(output.name for output in self.wanted).most_common(1)
+            if count > 1:
+                raise InvalidRequest(f"outputs has {name[:100]!r} twice; ask for each output once", param="outputs")
 
     def request(self) -> InferRequest:
         """For the service."""

@@ -3,6 +3,7 @@
 import pytest
 
 from headway.errors import CorruptCheckpoint, ModelNotFound, ModelNotReady, OutOfMemory, WorkerDied
+from headway.service import residency
 from headway.service.events import (
     CPU,
     AddModel,
@@ -25,6 +26,7 @@ from headway.service.events import (
     WorkerEnded,
     WorkerReady,
 )
+from headway.service.pool_state import Step
 from service.pool_bench import Bench, denied, facts, granted
 
 MB, GB = 10**6, 10**9
@@ -533,6 +535,18 @@ class TestComingAndGoing:
             effects = bench.gone("a")
         assert effects == [Forget("a")]
         assert bench.advance(100.0) == []
+
+    def test_many_that_are_down_come_and_go_without_a_look_at_all_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench, looks = Bench(10, models={"a": 1, "b": 1}), list[Step]()
+        bench.use("a")
+        monkeypatch.setattr(residency, "place", looks.append)
+        bench.post(*(AddModel(name, ModelFacts()) for name in "cdef"))
+        assert bench.post(*(RemoveModel(name) for name in "cdef")) == [Forget(name) for name in "cdef"]
+        assert looks == []
+        bench.post(RemoveModel("a"))
+        assert len(looks) == 1
 
     def test_who_waits_for_a_removed_one_that_can_not_be_had_is_denied_and_it_is_forgotten(self) -> None:
         bench = Bench(models={"a": 1, "b": 1}, max_models=1)

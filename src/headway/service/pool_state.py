@@ -102,6 +102,11 @@ class Residency(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is to be resident, asked for or not, and is not yet."""
         return self.is_kept and not self.is_resting and self.status != "ready"
 
+    @property
+    def is_down(self) -> bool:
+        """Whether it has no process, and nothing begins or ends."""
+        return self.status in ("cold", "failed")
+
     def may_start(self, now: float) -> bool:
         """Whether it is down, and no failure holds it back."""
         return self.status == "cold" or (self.status == "failed" and now >= self.retry_at)
@@ -193,11 +198,15 @@ class Step:
     def forget_removed(self, model: str) -> None:
         """A removed model is dropped once it is down and nobody waits for it."""
         residency = self.state.models.get(model)
-        is_down = residency is not None and residency.is_removed and residency.status in ("cold", "failed")
-        if is_down and not self.is_wanted(model):
-            models = {name: each for name, each in self.state.models.items() if name != model}
-            self.state = replace(self.state, models=models)
-            self.effects.append(Forget(model))
+        if residency is not None and residency.is_removed and residency.is_down and not self.is_wanted(model):
+            self.forget(model)
+
+    def forget(self, model: str) -> None:
+        """There is no such model any more."""
+        models = dict(self.state.models)
+        del models[model]
+        self.state = replace(self.state, models=models)
+        self.effects.append(Forget(model))
 
     def is_wanted(self, model: str) -> bool:
         """Whether a ticket waits for it."""

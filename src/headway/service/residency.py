@@ -92,6 +92,8 @@ def _take(step: Step, event: Event) -> bool:
             is_new = event.model not in step.state.models
             _add_model(step, event)
             return not is_new  # nobody waits for one that is new: thousands may come at once
+        case RemoveModel():
+            return event.model in step.state.models and _remove_model(step, event)
         case RetryDue():
             return event.model in step.state.models
         case _:
@@ -104,8 +106,6 @@ def _take(step: Step, event: Event) -> bool:
 def _take_news(step: Step, event: Event) -> None:
     """Of one model that there is."""
     match event:
-        case RemoveModel():
-            _remove_model(step, event)
         case Keep():
             kept = replace(step.state.models[event.model], is_kept=True, is_resting=False)
             step.set(event.model, kept)
@@ -193,13 +193,18 @@ def _add_model(step: Step, event: AddModel) -> None:
     _look_at_unused(step, event.model)
 
 
-def _remove_model(step: Step, event: RemoveModel) -> None:
+def _remove_model(step: Step, event: RemoveModel) -> bool:
+    """Whether something may follow: nobody waits for what one takes that is down, and thousands may go at once."""
     removed = replace(step.state.models[event.model], is_removed=True, is_leaving=True, is_kept=False)
+    if removed.is_down and not step.is_wanted(event.model):
+        step.forget(event.model)
+        return False
     step.set(event.model, removed)
     if not step.is_wanted(event.model):
         if removed.status in ("fetching", "loading") or (removed.status == "ready" and not removed.num_leases):
             step.stop(event.model, "removed")
         step.forget_removed(event.model)
+    return True
 
 
 def _unload(step: Step, event: Unload) -> None:
@@ -266,7 +271,7 @@ def _worker_lost(step: Step, event: WorkerLost) -> None:
 
 def _worker_ended(step: Step, event: WorkerEnded) -> None:
     residency = step.state.models[event.model]
-    if residency.generation != event.generation or residency.status in ("cold", "failed"):
+    if residency.generation != event.generation or residency.is_down:
         return
     if residency.status == "stopping" and event.error is None:
         step.set(event.model, down(residency))

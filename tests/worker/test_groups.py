@@ -138,15 +138,28 @@ async def main():
     await service.start()
     inferred = await service.infer(InferRequest(request_id="r", model="m", value=None))
     print(*inferred.value, flush=True)
-    await asyncio.Event().wait()
+    await {then}
 
 asyncio.run(main())
+"""
+FIRST_OF_A_CONTAINER = """
+import asyncio, ctypes, psutil
+
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+async def unload(service, child):
+    await service.unload("m")
+    async with asyncio.timeout(20.0):
+        while psutil.pid_exists(child):
+            await asyncio.sleep(0.001)
+    await service.aclose()
 """
 
 
 def test_a_killed_server_takes_along_what_its_models_have_started(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
-    command = [sys.executable, "-c", SERVER, str(tmp_path / "model.py")]
+    command = [sys.executable, "-c", SERVER.format(then="asyncio.Event().wait()"), str(tmp_path / "model.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         pids = [int(word) for word in server.stdout.readline().split()]
@@ -155,3 +168,9 @@ def test_a_killed_server_takes_along_what_its_models_have_started(tmp_path: Path
         server.kill()
     _, alive = psutil.wait_procs(family, WAIT_S)
     assert [it for it in alive if it.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_the_first_process_of_a_container_keeps_no_zombies_of_its_models(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
+    program = FIRST_OF_A_CONTAINER + SERVER.format(then="unload(service, inferred.value[1])")
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "model.py")], check=True, timeout=WAIT_S)

@@ -90,3 +90,14 @@ def end_group(leader: int) -> None:
     """Ends all of a group, if there is one."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def reap_group(leader: int) -> None:
+    """Takes in what was left of a group that has ended, its leader waited for already.
+
+    Where this process is the first one of a container, or a subreaper, orphans become its children, and would stay as
+    zombies; elsewhere there are none.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-leader, 0)

@@ -27,7 +27,7 @@ from headway._native import FrameWriter
 from headway.errors import CorruptCheckpoint
 from headway.observe.processes import describe_exit
 from headway.worker.channel import EXIT_LOST_PAGE, Receiver, WorkerEnd
-from headway.worker.groups import GROUPS, end_group
+from headway.worker.groups import GROUPS, end_group, reap_group
 from headway.worker.spawn import Spawned, spawn, take_spawned
 
 logger = logging.getLogger(__name__)
@@ -134,6 +134,7 @@ class WorkerProcess(asyncio.Protocol):
         # The loop may be closed already: then there is nobody to tell.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._on_exit, code)
+        reap_group(self._process.pid)
 
     def _end_group(self) -> None:
         """Waits for the child's end, and ends what it started: a model's own processes would keep their memory."""

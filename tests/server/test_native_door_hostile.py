@@ -81,6 +81,17 @@ async def test_all_connections_together_hold_no_more_than_the_limit(
         assert door_of(server).num_held_bytes == 0
 
 
+async def test_nothing_is_held_of_who_has_no_key(tmp_path: Path) -> None:
+    async with serving(tmp_path, config=ServerConfig(api_keys=("secret",))) as server:
+        await server.ask(post(BODY, "X-Api-Key: secret"))
+        mine, other = [post(BODY, f"X-Api-Key: {key}")[:-10] for key in ("secret", "secreT")]
+        assert connect(server)[0].take(other) == other
+        assert door_of(server).num_held_bytes == 0
+        connection, _ = connect(server)
+        assert connection.take(mine) is None
+        assert door_of(server).num_held_bytes == len(mine)
+
+
 async def test_a_request_whose_client_left_is_held_no_longer(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await server.ask(post(BODY))

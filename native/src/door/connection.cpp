@@ -79,7 +79,9 @@ Connection::Fate Connection::try_begin(std::string_view bytes, bool is_gathered)
     const HeadState state = read_head(bytes, head);
     if (state == HeadState::other) return Fate::other;
     if (state == HeadState::partial) return Fate::partial;
-    if (!door_->may_know(head.target) || !door_->takes_body(head.content_length)) return Fate::other;
+    // Of who is not let in, nothing is gathered.
+    const bool may_be_plain = door_->may_know(head.target) && door_->takes_body(head.content_length);
+    if (!may_be_plain || !door_->admits(head)) return Fate::other;
     const size_t num_bytes = head.head_bytes + head.content_length;
     if (bytes.size() < num_bytes) {
         num_awaited_ = num_bytes;
@@ -88,7 +90,7 @@ Connection::Fate Connection::try_begin(std::string_view bytes, bool is_gathered)
     if (!is_gathered && !door_->can_hold(num_bytes)) return Fate::other;
     const std::string_view body = bytes.substr(head.head_bytes, head.content_length);
     std::shared_ptr<Entry> entry = door_->find(head.target, body);
-    if (entry == nullptr || !door_->admits(head)) return Fate::other;
+    if (entry == nullptr) return Fate::other;
     InFlight request;
     request.entry = entry;
     request.arrived_s = monotonic_s();

@@ -92,6 +92,17 @@ def end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+def outlive_leader(leader: int) -> None:
+    """Waits for the end of a child that leads a group, and ends what it started: that would keep its memory. Blocks.
+
+    The child is still to be waited for: until then its number is nobody else's.
+    """
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, leader, os.WEXITED | os.WNOWAIT)
+    end_group(leader)
+    GROUPS.release(leader)
+
+
 def reap_group(leader: int) -> None:
     """Takes in what was left of a group that has ended, its leader waited for already.
 

@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from headway.observe.processes import describe_exit, start_child
+from headway.worker.groups import end_group, outlive_leader, reap_group
 from headway.worker.process import OutputLog
 
 _EXIT_WAIT_S = 0.5
@@ -48,14 +48,14 @@ class LaunchedServer:
             self._connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self.ended), grace_s)
-        # Also after a good end: of those that the first one started, some may be left.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.returncode is None:  # else its number may be another group's by now
+            end_group(self._process.pid)
         await self.ended
         self.output.close()
         self._connection.close()
 
     def _wait(self) -> None:
+        outlive_leader(self._process.pid)
         code = self._process.wait()
         # The guard ends with its group; what the command ended with, it has told before.
         with contextlib.suppress(OSError, ValueError):
@@ -63,6 +63,7 @@ class LaunchedServer:
         # The loop may be closed already: then there is nobody to tell.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._on_exit, code)
+        reap_group(self._process.pid)
 
     def _on_exit(self, code: int) -> None:
         """Its last words may still be in the pipe."""

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import signal
 import sys
 import threading
@@ -27,7 +26,7 @@ from headway._native import FrameWriter
 from headway.errors import CorruptCheckpoint
 from headway.observe.processes import describe_exit
 from headway.worker.channel import EXIT_LOST_PAGE, Receiver, WorkerEnd
-from headway.worker.groups import GROUPS, end_group, reap_group
+from headway.worker.groups import outlive_leader, reap_group
 from headway.worker.spawn import Spawned, spawn, take_spawned
 
 logger = logging.getLogger(__name__)
@@ -129,20 +128,12 @@ class WorkerProcess(asyncio.Protocol):
     # within
 
     def _wait(self) -> None:
-        self._end_group()
+        outlive_leader(self._process.pid)
         code = self._process.wait()
         # The loop may be closed already: then there is nobody to tell.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._on_exit, code)
         reap_group(self._process.pid)
-
-    def _end_group(self) -> None:
-        """Waits for the child's end, and ends what it started: a model's own processes would keep their memory."""
-        # Before it is reaped, so that its number is nobody else's yet.
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        end_group(self._process.pid)
-        GROUPS.release(self._process.pid)
 
     def _on_exit(self, code: int) -> None:
         self._exit_code = code

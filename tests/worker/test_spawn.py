@@ -1,6 +1,7 @@
 """A worker that is started before it is known what it will run: taken once, alive, or not at all."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -89,3 +90,14 @@ def test_one_that_nobody_takes_ends_with_its_parent() -> None:
     if psutil.pid_exists(pid):
         psutil.wait_procs([psutil.Process(pid)], WAIT_S)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_has_ended_and_was_waited_for_is_let_go_without_a_signal_to_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spawned = spawn("/bin/true")
+    spawned.process.wait(WAIT_S)
+    hit: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: hit.append(group))
+    spawned.kill()
+    assert hit == []

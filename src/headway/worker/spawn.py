@@ -28,7 +28,8 @@ class Spawned:
         self.connection.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
-        end_group(self.process.pid)
+        if self.process.returncode is None:  # else its number may be another group's by now
+            end_group(self.process.pid)
         GROUPS.release(self.process.pid)
         self.process.wait()
 

@@ -23,6 +23,7 @@
 #include "door/infer_codec.h"
 #include "door/model.h"
 #include "door/predict_codec.h"
+#include "door/text_codec.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -132,6 +133,13 @@ void bind_entry(nb::module_& module) {
                                                         door::ModelNames{name, version});
         },
         nb::kw_only(), "inputs"_a, "takes_values"_a, "takes_images"_a, "name"_a, "version"_a);
+    module.def(
+        "text_codec",
+        [](std::string prompt, std::string name, std::string version) -> std::shared_ptr<Codec> {
+            return std::make_shared<door::TextCodec>(std::move(prompt),
+                                                     door::ModelNames{std::move(name), std::move(version)});
+        },
+        nb::kw_only(), "prompt"_a, "name"_a, "version"_a);
     nb::class_<Counts>(module, "DoorCounts", "What was answered natively.")
         .def(
             "__init__",
@@ -141,17 +149,18 @@ void bind_entry(nb::module_& module) {
             },
             "handler"_a, "http_seconds"_a, "infer_seconds"_a.none())
         .def("take", [](Counts& self) {
-            return std::tuple(std::exchange(self.num_answered, 0), std::exchange(self.seconds, 0.0), self.last_unix_ms);
+            return std::tuple(std::exchange(self.num_answered, 0), std::exchange(self.seconds, 0.0), self.last_unix_ms,
+                              std::exchange(self.num_tokens, 0));
         });
     nb::class_<Entry>(module, "DoorEntry", "What all requests of a path share.")
         .def(
             "__init__",
             [](Entry* self, std::shared_ptr<Counts> counts, std::shared_ptr<Model> model, std::shared_ptr<Codec> codec,
-               std::optional<double> timeout_s) {
+               std::optional<double> timeout_s, std::shared_ptr<Entry> otherwise) {
                 new (self) Entry{std::move(counts), std::move(model), std::move(codec),
-                                 timeout_s.value_or(std::numeric_limits<double>::infinity()), {}, {}};
+                                 timeout_s.value_or(std::numeric_limits<double>::infinity()), {}, {}, std::move(otherwise)};
             },
-            nb::kw_only(), "counts"_a, "model"_a, "codec"_a, "timeout_s"_a.none());
+            nb::kw_only(), "counts"_a, "model"_a, "codec"_a, "timeout_s"_a.none(), "otherwise"_a.none() = nb::none());
     module.def(
         "texts_entry",
         [](std::shared_ptr<Counts> counts, nb::object ask, std::string name, std::string version) {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "check.h"
-#include "door/embedding_message.h"
 #include "door/http_head.h"
 #include "door/infer_answer.h"
 #include "door/infer_request.h"
 #include "door/outputs_message.h"
 #include "door/predict_answer.h"
 #include "door/predict_request.h"
+#include "door/text_codec.h"
 
 namespace {
 
@@ -43,6 +43,10 @@ const std::string kValue =
 
 const std::string kTexts = R"({"model_id":"m","input_data":["a\u00e9","",  "b"]})"s;
 const std::string kEmbedding = "\x83\xA4type\xA9" "embedding\xAArequest_id\xA1" "7\xA4" "data\xC4\x08\x00\x00\x80\x3F\x00\x00\x00\x40"s;
+// Of four fields.
+const std::string kCountedEmbedding =
+    "\x84\xA4type\xA9" "embedding\xAArequest_id\xA1" "7\xA4" "data\xC4\x08\x00\x00\x80\x3F\x00\x00\x00\x40"
+    "\xAAnum_tokens\xCD\x01\x2C"s;
 
 Signature make_signature() {
     Signature signature;
@@ -79,10 +83,32 @@ bool reads_texts(std::string_view body) {
     return read_predict_texts(body, texts);
 }
 
+const TextCodec kTextCodec("query: ", {"m", "1"});
+
+// One text alone.
+bool submits_text(std::string_view body) {
+    std::string submit;
+    return kTextCodec.read(RequestHead{}, body, "n1", submit) != nullptr;
+}
+
 bool embeds(std::string_view message) {
-    EmbeddingMessage embedding;
-    std::string body;
-    return embedding.read(message) && make_embedding_answer({"m", "1"}, std::vector{embedding.data}, body);
+    Answer answer;
+    return kTextCodec.write(message, Asked{}, answer);
+}
+
+void test_one_text_is_sent_as_it_is_and_its_vector_told() {
+    std::string submit;
+    const auto asked = kTextCodec.read(RequestHead{}, R"({"model_id":"m","input_data":["\u00fc x"]})", "n1", submit);
+    CHECK(asked != nullptr && asked->num_bytes == 4, "one in a list");
+    CHECK(submit == "\x83\xA4type\xAB" "submit_text\xAArequest_id\xA2n1\xA4text\xABquery: \xC3\xBC x", "as msgspec has it");
+    CHECK(!submits_text(R"({"model_id":"m","input_data":["a","b"]})"), "two texts");
+    CHECK(!submits_text(R"({"model_id":"m","input_data":""})"), "nothing");
+    const std::string longest(TextCodec::kMaxTextBytes, 'a');
+    CHECK(submits_text(R"({"model_id":"m","input_data":")" + longest + "\"}"), "as long as may be");
+    CHECK(!submits_text(R"({"model_id":"m","input_data":")" + longest + "a\"}"), "longer");
+    Answer answer;
+    CHECK(kTextCodec.write(kCountedEmbedding, Asked{}, answer) && answer.num_tokens == 300, "its tokens");
+    CHECK(answer.body == R"({"model_id":"m","model_version":"1","predictions":[[1.0,2.0]]})", "its vector");
 }
 
 // Whether it is told in each form.
@@ -119,7 +145,7 @@ void test_what_is_whole_is_taken_and_what_is_cut_is_not() {
     for (const std::string& body : {kPredict, kTensors}) check_cuts(body, predicts);
     for (const std::string& message : {kOutputs, kValue}) check_cuts(message, answers);
     check_cuts(kTexts, reads_texts);
-    check_cuts(kEmbedding, embeds);
+    for (const std::string& message : {kEmbedding, kCountedEmbedding}) check_cuts(message, embeds);
 }
 
 // Bytes changed, left out, doubled, or taken from elsewhere in it.
@@ -152,7 +178,9 @@ void test_what_is_spoilt_is_read_within_its_bounds() {
         take_exactly(spoil(kOutputs, random), [&](std::string_view data) { num_taken += answers(data); });
         take_exactly(spoil(kValue, random), [&](std::string_view data) { num_taken += answers(data); });
         take_exactly(spoil(kTexts, random), [&](std::string_view data) { num_taken += reads_texts(data); });
+        take_exactly(spoil(kTexts, random), [&](std::string_view data) { num_taken += submits_text(data); });
         take_exactly(spoil(kEmbedding, random), [&](std::string_view data) { num_taken += embeds(data); });
+        take_exactly(spoil(kCountedEmbedding, random), [&](std::string_view data) { num_taken += embeds(data); });
     }
     CHECK(num_taken > 1000, "%zu of them were right: too few to say anything", num_taken);
 }
@@ -169,6 +197,7 @@ void test_what_claims_much_is_refused_before_it_is_made() {
 }  // namespace
 
 void headway_tests::test_door() {
+    test_one_text_is_sent_as_it_is_and_its_vector_told();
     test_what_is_whole_is_taken_and_what_is_cut_is_not();
     test_what_is_spoilt_is_read_within_its_bounds();
     test_what_claims_much_is_refused_before_it_is_made();

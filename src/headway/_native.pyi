@@ -436,12 +436,15 @@ def predict_codec(
     """Of POST /predict, of a model of tensors or values. `takes_images`: a text may be an image, and is not read here.
     Raises as infer_codec()."""
 
+def text_codec(*, prompt: str, name: str, version: str) -> DoorCodec:
+    """Of POST /predict of an encoder whose process makes the ids of a text. `prompt`: what stands before it."""
+
 class DoorCounts:
     """What was answered natively, of a route and a model."""
 
     def __init__(self, handler: str, http_seconds: HistogramCounts, infer_seconds: HistogramCounts | None) -> None: ...
-    def take(self) -> tuple[int, float, int]:
-        """How many since the last call, their seconds, and the last one's Unix milliseconds."""
+    def take(self) -> tuple[int, float, int, int]:
+        """How many since the last call, their seconds, the last one's Unix milliseconds, and an encoder's tokens."""
 
 class DoorEntry:
     """What all requests of a path share."""
@@ -453,7 +456,9 @@ class DoorEntry:
         model: PlainModel,
         codec: DoorCodec,
         timeout_s: float | None,
-    ) -> None: ...
+        otherwise: DoorEntry | None = None,
+    ) -> None:
+        """`otherwise`: of texts_entry(), for what is plain but not for the codec."""
 
 def texts_entry(
     *,

@@ -1,8 +1,10 @@
 """An encoder's texts, natively and in Python: the same answers, errors and counts, whoever leaves meanwhile."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from tests.server.native_door_rig import Served, post, told
 
 from headway.config import CheckpointConfig, EngineConfig, ModelConfig, PoolConfig, ServerConfig
 from headway.server.app import make_app
+from headway.server.native_texts import NativeTexts
 from headway.service.local import LocalService
+from headway.worker.client import WorkerClient
 from parity.encoders import save_encoder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -40,6 +44,9 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tup
     async with encoding(folder, native_door=True) as native, encoding(folder, native_door=False) as plain:
         for server in (native, plain):
             await server.ask(ask("one"))  # from here on the model is known
+        while not await native.num_native():  # ... and its process reads its tokenizer
+            for server in (native, plain):
+                await server.ask(ask("one"))
         yield native, plain
 
 
@@ -92,14 +99,71 @@ def counts_of(metrics: str) -> list[str]:
     return sorted(line for line in lines if not any(each in line for each in timed))
 
 
+def leave_to_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts each request had that Python made the ids of."""
+    asked, ask_python = [], NativeTexts.ask
+
+    def ask(self: NativeTexts, connection: Any, request_id: str, texts: list[str]) -> Any:
+        asked.append(len(texts))
+        return ask_python(self, connection, request_id, texts)
+
+    monkeypatch.setattr(NativeTexts, "ask", ask)
+    return asked
+
+
+async def test_one_text_goes_to_the_process_as_it_is(
+    servers: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, native = leave_to_python(monkeypatch), servers[0]
+    native.door.forget()  # type: ignore[union-attr]
+    for server in servers:
+        await server.ask(ask("learned"))
+    before = await native.num_native()
+    for server in servers:
+        await server.ask(ask("one"), ask(["one in a list"]), ask("two words"), ask(["a", "b"]), ask("ab " * 6000))
+    assert asked == [2, 1]
+    assert await native.num_native() == before + 4  # the last one is too long for the model
+
+
+@contextmanager
+def stopped(server: Served) -> Iterator[WorkerClient]:
+    """Its encoder's process does nothing meanwhile."""
+    client: Any = server.service.roster.models[0].client
+    os.kill(client.pid, signal.SIGSTOP)
+    try:
+        yield client
+    finally:
+        if client.num_open:
+            os.kill(client.pid, signal.SIGCONT)
+
+
+def num_open(server: Served) -> float:
+    return server.service.stats()["models"]["e"]["client_open_requests"]
+
+
+async def test_a_client_that_leaves_its_one_text_is_counted_as_in_python(servers: tuple[Served, Served]) -> None:
+    for server in servers:
+        before = await server.num_native()
+        with stopped(server):
+            async with await server.connect() as wire:
+                wire.writer.write(ask("one"))
+                await until(lambda server=server: num_open(server) == 1)
+            counted = 'headway_encoder_requests_total{model_name="e",outcome="abort",task="embeddings"} 1.0'
+            while counted not in await server.metrics():
+                pass
+        await until(lambda server=server: num_open(server) == 0)
+        assert await server.num_native() == before
+    assert counts_of(await servers[0].metrics()) == counts_of(await servers[1].metrics())
+
+
 async def test_a_client_that_leaves_ends_its_request(servers: tuple[Served, Served]) -> None:
     for server in servers:
         async with await server.connect() as wire:
             wire.writer.write(ask(["the quick brown fox"] * 3000))
-            await until(lambda server=server: server.service.stats()["models"]["e"]["client_open_requests"] > 0)
-        await until(lambda server=server: server.service.stats()["models"]["e"]["client_open_requests"] == 0)
+            await until(lambda server=server: num_open(server) > 0)
+        await until(lambda server=server: num_open(server) == 0)
         text = await server.metrics()
-        assert 'handler="/predict",method="POST",status="499"} 1.0' in text
+        assert 'handler="/predict",method="POST",status="499"} 2.0' in text
         assert "headway_http_requests_open 1.0" in text
         assert (await server.ask(ask("a")))[0].startswith(b"HTTP/1.1 200")
 
@@ -109,11 +173,32 @@ async def test_a_worker_that_dies_is_told_as_in_python(servers: tuple[Served, Se
     for server in servers:
         async with await server.connect() as wire:
             wire.writer.write(ask(["the quick brown fox"] * 3000))
-            await until(lambda server=server: server.service.stats()["models"]["e"]["client_open_requests"] > 0)
+            await until(lambda server=server: num_open(server) > 0)
             (model,) = server.service.roster.models
             client: Any = model.client
             client._channel.kill("was killed by the test")
             answers.append(told(await wire.answer()))
+        assert (await server.ask(ask("a")))[0].startswith(b"HTTP/1.1 200")
+    assert answers[0] == answers[1]
+    assert answers[0].startswith(b"HTTP/1.1 503")
+
+
+async def test_a_process_that_dies_with_one_text_is_told_as_in_python(servers: tuple[Served, Served]) -> None:
+    while True:  # until its new process has read its tokenizer
+        before = await servers[0].num_native()
+        for server in servers:
+            await server.ask(ask("one"))
+        if await servers[0].num_native() > before:
+            break
+    answers = []
+    for server in servers:
+        async with await server.connect() as wire:
+            with stopped(server) as client:
+                wire.writer.write(ask("one"))
+                await until(lambda server=server: num_open(server) == 1)
+                assert client._num_plain == (server is servers[0])
+                client._channel.kill("was killed by the test")
+                answers.append(told(await wire.answer()))
         assert (await server.ask(ask("a")))[0].startswith(b"HTTP/1.1 200")
     assert answers[0] == answers[1]
     assert answers[0].startswith(b"HTTP/1.1 503")

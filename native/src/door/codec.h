@@ -24,16 +24,17 @@ struct Answer {
     std::string body;
     std::string_view content_type;
     std::optional<size_t> json_length;  // of a body with binary data behind its JSON
+    uint64_t num_tokens = 0;            // of an encoder's texts
 };
 
 class Codec {
 public:
     virtual ~Codec() = default;
 
-    // Appends headway_wire.Infer as msgpack. nullptr: the request is not plain, and what was appended means nothing.
+    // Appends headway_wire.Infer, or SubmitText, as msgpack. nullptr: the request is not plain, and what was appended means nothing.
     virtual std::unique_ptr<Asked> read(const RequestHead& head, std::string_view body, std::string_view wire_id,
                                         std::string& infer) const = 0;
-    // The answer of a payload that is headway_wire.Outputs. False: it is not plain.
+    // The answer of a payload that is headway_wire.Outputs, or Embedding, or an end without these. False: it is not plain.
     virtual bool write(std::string_view outputs, const Asked& asked, Answer& answer) const = 0;
 };
 

@@ -104,8 +104,11 @@ Connection::Fate Connection::try_begin(std::string_view bytes, bool is_gathered)
     request_id_ = request.request_id;
     behind_ = bytes.substr(num_bytes);
     ++door_->num_open;
-    const bool has_begun = entry->ask_texts.is_valid() ? begin_texts(std::move(request), body)
-                                                       : begin_tensors(std::move(request), head, body);
+    bool has_begun = entry->ask_texts.is_valid() ? begin_texts(request, body) : begin_at_model(request, head, body);
+    if (!has_begun && entry->otherwise != nullptr) {
+        request.entry = entry_ = entry->otherwise;
+        has_begun = begin_texts(request, body);
+    }
     if (has_begun) {
         gathered_.clear();
         return Fate::taken;
@@ -116,7 +119,7 @@ Connection::Fate Connection::try_begin(std::string_view bytes, bool is_gathered)
     return Fate::other;
 }
 
-bool Connection::begin_tensors(InFlight request, const RequestHead& head, std::string_view body) {
+bool Connection::begin_at_model(InFlight& request, const RequestHead& head, std::string_view body) {
     const uint64_t number = door_->next_number();
     std::string infer;
     request.asked = entry_->codec->read(head, body, wire_id(number), infer);
@@ -131,7 +134,7 @@ bool Connection::begin_tensors(InFlight request, const RequestHead& head, std::s
     return true;
 }
 
-bool Connection::begin_texts(InFlight request, std::string_view body) {
+bool Connection::begin_texts(InFlight& request, std::string_view body) {
     std::vector<std::string> texts;
     if (!read_predict_texts(body, texts)) return false;
     nb::list told;
@@ -146,7 +149,7 @@ bool Connection::begin_texts(InFlight request, std::string_view body) {
     } catch (nb::python_error& error) {
         error.discard_as_unraisable("asking an encoder for texts");
     }
-    texts_ = {};
+    request = std::exchange(texts_, {});
     return false;
 }
 
@@ -219,7 +222,7 @@ void Connection::answer(const InFlight& request, const Answer& answer, double no
     append_answer_head(head, text);
     door_->write(outlet_, text, answer.body, closes_);
     const double seconds = now_s - request.arrived_s;
-    request.entry->counts->add(seconds);
+    request.entry->counts->add(seconds, answer.num_tokens);
     door_->record(request.entry->counts, request.request_id, seconds);
     end_request();
     last_answer_s_ = now_s;

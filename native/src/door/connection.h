@@ -69,8 +69,9 @@ private:
     // False: so much can not be held.
     bool begin_to_gather(std::string_view bytes);
     // A request that is whole: to a model's process, or to Python for its ids. False: it is not plain, or not now.
-    bool begin_tensors(InFlight request, const RequestHead& head, std::string_view body);
-    bool begin_texts(InFlight request, std::string_view body);
+    // Then it is as it was.
+    bool begin_at_model(InFlight& request, const RequestHead& head, std::string_view body);
+    bool begin_texts(InFlight& request, std::string_view body);
     void end_request();
 
     std::shared_ptr<Door> door_;

@@ -68,8 +68,9 @@ std::string random_digits(size_t num_bytes) {
 
 double monotonic_s() { return seconds_of(std::chrono::steady_clock::now().time_since_epoch()); }
 
-void Counts::add(double duration_s) {
+void Counts::add(double duration_s, uint64_t more_tokens) {
     ++num_answered;
+    num_tokens += more_tokens;
     seconds += duration_s;
     last_unix_ms = unix_ms();
     http_seconds->observe(duration_s, 1);

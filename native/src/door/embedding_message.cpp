@@ -1,5 +1,7 @@
 #include "door/embedding_message.h"
 
+#include <optional>
+
 #include "door/json_reader.h"
 #include "msgpack_reader.h"
 
@@ -8,8 +10,10 @@ namespace headway::door {
 bool EmbeddingMessage::read(std::string_view message) {
     MsgpackReader reader(message);
     unsigned came = 0;
-    if (reader.map_size() != 3) return false;
-    for (int i = 0; i < 3; ++i) {
+    num_tokens = 0;
+    const uint64_t num_fields = reader.map_size();
+    if (num_fields != 3 && num_fields != 4) return false;
+    for (uint64_t i = 0; i < num_fields; ++i) {
         const std::string_view key = reader.string();
         if (key == "type") {
             if (reader.string() != "embedding") return false;
@@ -20,11 +24,16 @@ bool EmbeddingMessage::read(std::string_view message) {
         } else if (key == "data") {
             data = reader.binary();
             came |= 4;
+        } else if (key == "num_tokens") {
+            const std::optional<uint64_t> number = reader.try_uint();
+            if (!number) return false;
+            num_tokens = *number;
+            came |= 8;
         } else {
             return false;
         }
     }
-    return came == 7 && !reader.has_failed && reader.is_at_end() && is_utf8(request_id);
+    return came == (num_fields == 3 ? 7 : 15) && !reader.has_failed && reader.is_at_end() && is_utf8(request_id);
 }
 
 }  // namespace headway::door

@@ -22,13 +22,13 @@ class Model;
 // What was answered here since Python took the counts over.
 struct Counts {
     std::string handler;  // the route, for metrics and the log
-    std::shared_ptr<HistogramCounts> http_seconds, infer_seconds;  // infer_seconds: nullptr of an encoder
+    std::shared_ptr<HistogramCounts> http_seconds, infer_seconds;  // infer_seconds: of the model; nullptr: told elsewhere
 
-    uint64_t num_answered = 0;
+    uint64_t num_answered = 0, num_tokens = 0;
     double seconds = 0;
     int64_t last_unix_ms = 0;
 
-    void add(double duration_s);
+    void add(double duration_s, uint64_t more_tokens);
 };
 
 // Where a path leads: to a model of tensors, or to an encoder's texts.
@@ -42,6 +42,9 @@ struct Entry {
     // where the client leaves, or None: it would have to wait. It answers by Connection::finish() or hand_over_texts().
     nanobind::object ask_texts;
     ModelNames names;
+
+    // Where a request goes that is plain, but not for the codec; nullptr: to Python.
+    std::shared_ptr<Entry> otherwise;
 };
 
 struct InFlight {

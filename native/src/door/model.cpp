@@ -20,22 +20,23 @@ namespace {
 // The number of an answer to one of ours, 0: it is something else.
 uint64_t answered_number(std::string_view payload) {
     MsgpackReader reader(payload);
-    bool is_outputs = false;
+    bool is_answer = false;
     std::string_view id;
     const uint64_t num_fields = reader.map_size();
     for (uint64_t i = 0; i < num_fields && !reader.has_failed; ++i) {
         const std::string_view name = reader.string();
         if (name == "type") {
-            if (reader.string() != "outputs") return 0;
-            is_outputs = true;
+            const std::string_view type = reader.string();
+            if (type != "outputs" && type != "embedding" && type != "refused") return 0;
+            is_answer = true;
         } else if (name == "request_id") {
             id = reader.string();
         } else {
             reader.skip();
         }
-        if (is_outputs && !id.empty()) break;
+        if (is_answer && !id.empty()) break;
     }
-    return is_outputs && !reader.has_failed ? number_of(id) : 0;
+    return is_answer && !reader.has_failed ? number_of(id) : 0;
 }
 
 }  // namespace

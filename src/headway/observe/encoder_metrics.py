@@ -2,9 +2,10 @@
 
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 
 from headway.observe.engine_families import PREFIX
+from headway.observe.loop_histogram import LoopHistogram
 
 EncoderTask = Literal["embeddings", "rerank", "score"]
 Outcome = Literal["success", "error", "abort"]
@@ -29,13 +30,14 @@ class EncoderMetrics:
             ("model_name", "task"),
             registry=registry,
         )
-        self.latency = Histogram(
+        self.latency = LoopHistogram(
             PREFIX + "encoder_request_seconds",
             "Of a request to an encoder: arrival to answer.",
-            ("model_name", "outcome"),
-            buckets=_BUCKETS,
-            registry=registry,
+            _BUCKETS,
+            "model_name",
+            "outcome",
         )
+        registry.register(self.latency)
 
     def end(self, model: str, task: EncoderTask, outcome: Outcome, *, num_tokens: int, seconds: float) -> None:
         """A request is over; `model` must be the name of one that is served."""
@@ -43,3 +45,8 @@ class EncoderMetrics:
         self.latency.labels(model, outcome).observe(seconds)
         if num_tokens:
             self.prompt_tokens.labels(model, task).inc(num_tokens)
+
+    def count_native(self, model: str, task: EncoderTask, num_requests: int, *, num_tokens: int) -> None:
+        """So many have succeeded whose seconds are in `latency` already (server/native_door)."""
+        self.requests.labels(model, task, "success").inc(num_requests)
+        self.prompt_tokens.labels(model, task).inc(num_tokens)

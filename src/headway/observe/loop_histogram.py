@@ -15,25 +15,25 @@ class LoopHistogram(Collector):
     Its counts are native, since tokens that take the fast path (worker/fast_path) and requests that take the native
     way (server/native_door) are counted there."""
 
-    def __init__(self, name: str, text: str, buckets: tuple[float, ...], label: str) -> None:
+    def __init__(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> None:
         self._name = name
         self._text = text
-        self._label = label
+        self._labels = labels
         self._bounds = buckets
-        self._children: dict[str, HistogramCounts] = {}
+        self._children: dict[tuple[str, ...], HistogramCounts] = {}
 
-    def labels(self, value: str) -> HistogramCounts:
-        """The counts of one label's value."""
-        found = self._children.get(value)
+    def labels(self, *values: str) -> HistogramCounts:
+        """The counts of a value of each label."""
+        found = self._children.get(values)
         if found is None:
-            found = self._children[value] = HistogramCounts(list(self._bounds))
+            found = self._children[values] = HistogramCounts(list(self._bounds))
         return found
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry."""
-        family = HistogramMetricFamily(self._name, self._text, labels=(self._label,))
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        for value, counts in self._children.items():
+        for values, counts in self._children.items():
             buckets = list(zip(names, accumulate(counts.in_bucket), strict=True))
-            family.add_metric((value,), buckets, counts.sum)
+            family.add_metric(values, buckets, counts.sum)
         yield family

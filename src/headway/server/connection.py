@@ -119,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
             if native.closes:
                 self.shutdown()
 
-    def answer_in_python(self, request: bytes, outcome: Outcome, arrived_s: float) -> None:
+    def answer_in_python(self, request: bytes, outcome: Outcome | None, arrived_s: float) -> None:
         """A request that the native door began with, and what came behind it: the model's answer is no plain one.
 
         Also where the connection is closing, so that the request is counted as it would have been.

@@ -30,6 +30,7 @@ from headway._native import (
     Outlet,
     infer_codec,
     predict_codec,
+    text_codec,
     texts_entry,
 )
 from headway.errors import ModelNotFound
@@ -58,10 +59,12 @@ class _Counted:
 
     counts: DoorCounts
     handler: str
-    model: str | None
-    """As the metrics of inferences name it; None: of an encoder, which has others (native_texts.py)."""
-    statistics_key: "ModelKey | None"
+    model: str | None = None
+    """As the metrics of inferences name it; None: it is none of these."""
+    statistics_key: "ModelKey | None" = None
     """None: it is none of the Open Inference Protocol's."""
+    encoder: str | None = None
+    """As the metrics of encoders name it; None: it is none, or is told there by native_texts.py."""
 
 
 class NativeDoor:
@@ -73,8 +76,8 @@ class NativeDoor:
         self._door: Door | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._learned: dict[tuple[str, str], StandingLease | None] = {}
-        """By path, and of /predict by the model's name. None: of an encoder."""
-        self._counted: dict[tuple[str, str | None, ModelKey | None], _Counted] = {}
+        """By path, and of /predict by the model's name. None: of an encoder that Python makes the ids of."""
+        self._counted: dict[tuple[str, str | None, ModelKey | None, str | None], _Counted] = {}
         self._by_counts: dict[DoorCounts, _Counted] = {}
         self._stop_listening = _do_nothing
         self._has_plus = orjson.dumps(1e16) == b"1e+16"
@@ -131,7 +134,7 @@ class NativeDoor:
             lease = self._begin_to_learn(key, target.key)
             codec = None if lease is None else self._infer_codec(lease.signature, target)
             if lease is not None and codec is not None:
-                counts = self._count(scope["route"].path, target.key, target.statistics_key)
+                counts = self._count(scope["route"].path, model=target.key, statistics_key=target.statistics_key)
                 door.add(scope["path"], _entry(lease, codec, counts))
 
     def learn_predict(self, scope: Scope, model: str) -> None:
@@ -143,20 +146,23 @@ class NativeDoor:
             card, lease = self._state.service.card(model), self._begin_to_learn(key, model)
             codec = None if lease is None else _predict_codec(lease.signature, card)
             if lease is not None and codec is not None:
-                door.add_predict(model, _entry(lease, codec, self._count(scope["route"].path, model, None)))
+                door.add_predict(model, _entry(lease, codec, self._count(scope["route"].path, model=model)))
 
     def learn_texts(self, scope: Scope, model: str) -> None:
-        """The same of an encoder of Headway's own."""
+        """The same of an encoder of Headway's own: one text goes to its process as it is, of several Python makes the
+        ids."""
         door, key = self._door, (scope["path"], model)
-        if door is None or key in self._learned or not self._may_learn(scope):
+        if door is None or self._is_known(key) or not self._may_learn(scope):
             return
         with suppress(ModelNotFound):
             card = self._state.service.card(model)
-            if card.framework == "headway" and (card.type == "embedding" or card.info.get("task") == "embed"):
-                self._learned[key] = None
-                ask = NativeTexts(self._state, self._service, model).ask
-                counts = self._count(scope["route"].path, None, None)
-                door.add_predict(model, texts_entry(counts=counts, ask=ask, name=model, version=card.version))
+            is_ours = card.framework == "headway" and (card.type == "embedding" or card.info.get("task") == "embed")
+            if is_ours and self._service.has_at_once(model):
+                lease, handler = self._service.standing_lease(model), scope["route"].path
+                self._learned[key] = lease
+                ask = NativeTexts(self._state, self._service, model, lease).ask
+                several = texts_entry(counts=self._count(handler), ask=ask, name=model, version=card.version)
+                door.add_predict(model, self._text_entry(lease, card, handler, several) or several)
 
     def count_lost(self, lost: tuple[DoorCounts, str, float]) -> None:
         """A client left before its answer: as server/middleware counts it."""
@@ -167,6 +173,8 @@ class NativeDoor:
         metrics.http_duration.labels(counted.handler).observe(seconds)
         if counted.model is not None:
             metrics.infer.end(counted.model, "abort", seconds)
+        if counted.encoder is not None:
+            metrics.encoders.end(counted.encoder, "embeddings", "abort", num_tokens=0, seconds=seconds)
         if counted.statistics_key is not None:
             statistics = self._state.inferences.add(counted.statistics_key)
             statistics.num_failures += 1
@@ -177,7 +185,7 @@ class NativeDoor:
 
     def _is_known(self, key: tuple[str, str]) -> bool:
         known = self._learned.get(key)
-        return known is not None and known.is_current
+        return key in self._learned if known is None else known.is_current
 
     def _begin_to_learn(self, key: tuple[str, str], model: str) -> StandingLease | None:
         """None: its requests have no native way now. Raises ModelNotFound."""
@@ -193,8 +201,21 @@ class NativeDoor:
         has_more = scope.get("query_string") or scope.get("root_path")
         return not has_more and scope.get("raw_path") == scope["path"].encode() and not self._state.is_draining
 
-    def _infer_codec(self, signature: wire.Signature, target: "Target") -> DoorCodec | None:
+    def _text_entry(
+        self, lease: StandingLease | None, card: ModelCard, handler: str, several: DoorEntry
+    ) -> DoorEntry | None:
+        """Of requests with one text; all else goes to `several`. None: its process does not take texts now."""
+        prompt = None if lease is None else lease.text_prompt
+        if lease is None or prompt is None:
+            return None
+        codec = text_codec(prompt=prompt, name=card.id, version=card.version)
+        counts = self._count(handler, encoder=card.id)
+        return DoorEntry(counts=counts, model=lease.plain, codec=codec, timeout_s=None, otherwise=several)
+
+    def _infer_codec(self, signature: wire.Signature | None, target: "Target") -> DoorCodec | None:
         """None: of a signature that native code does not read."""
+        if signature is None:
+            return None
         inputs, outputs = _inputs(signature), [spec.name for spec in signature.outputs]
         try:
             return infer_codec(
@@ -203,12 +224,21 @@ class NativeDoor:
         except ValueError:
             return None
 
-    def _count(self, handler: str, model: str | None, statistics_key: "ModelKey | None") -> DoorCounts:
-        key = handler, model, statistics_key
+    def _count(
+        self,
+        handler: str,
+        *,
+        model: str | None = None,
+        statistics_key: "ModelKey | None" = None,
+        encoder: str | None = None,
+    ) -> DoorCounts:
+        key = handler, model, statistics_key, encoder
         found = self._counted.get(key)
         if found is None:
             metrics = self._state.metrics
             seconds = None if model is None else metrics.infer.latency.labels(model)
+            if encoder is not None:
+                seconds = metrics.encoders.latency.labels(encoder, "success")
             counts = DoorCounts(handler, metrics.http_duration.labels(handler), seconds)
             found = self._counted[key] = self._by_counts[counts] = _Counted(counts, *key)
         return found.counts
@@ -216,7 +246,7 @@ class NativeDoor:
     def _settle(self) -> None:
         """Counts what was answered here where it is told."""
         for counted in self._counted.values():
-            num_answered, seconds, last_ms = counted.counts.take()
+            num_answered, seconds, last_ms, num_tokens = counted.counts.take()
             if not num_answered:
                 continue
             metrics = self._state.metrics
@@ -224,6 +254,8 @@ class NativeDoor:
             metrics.native_requests.labels(counted.handler).inc(num_answered)
             if counted.model is not None:
                 metrics.infer.requests.labels(counted.model, "success").inc(num_answered)
+            if counted.encoder is not None:
+                metrics.encoders.count_native(counted.encoder, "embeddings", num_answered, num_tokens=num_tokens)
             if counted.statistics_key is not None:
                 statistics = self._state.inferences.add(counted.statistics_key)
                 statistics.num_successes += num_answered
@@ -264,8 +296,10 @@ def _entry(lease: StandingLease, codec: DoorCodec, counts: DoorCounts) -> DoorEn
     return DoorEntry(counts=counts, model=lease.plain, codec=codec, timeout_s=lease.timeout_s)
 
 
-def _predict_codec(signature: wire.Signature, card: ModelCard) -> DoorCodec | None:
+def _predict_codec(signature: wire.Signature | None, card: ModelCard) -> DoorCodec | None:
     """None: of a signature that native code does not read."""
+    if signature is None:
+        return None
     try:
         return predict_codec(
             inputs=_inputs(signature),

@@ -13,7 +13,7 @@ from headway._native import DoorConnection
 from headway.core.embedding import EmbedRequest
 from headway.core.request import TextPrompt
 from headway.errors import ModelNotFound
-from headway.service.standing_lease import LeasingService
+from headway.service.standing_lease import LeasingService, StandingLease
 
 if TYPE_CHECKING:
     from headway.server.state import ServerState
@@ -22,15 +22,20 @@ if TYPE_CHECKING:
 class NativeTexts:
     """Of one encoder, by the name that it is asked by; all on the event loop's thread."""
 
-    def __init__(self, state: "ServerState", service: LeasingService, model: str) -> None:
+    def __init__(self, state: "ServerState", service: LeasingService, model: str, lease: StandingLease | None) -> None:
+        """`lease`: with which texts go to the encoder's process as they are; None: they do not."""
         self._state = state
         self._service = service
         self._model = model
+        self._lease = lease
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, connection: DoorConnection, request_id: str, texts: list[str]) -> Callable[[], object] | None:
-        """Begins with a request; whom to call when its client leaves. None: its model has to be waited for."""
+        """Begins with a request; whom to call when its client leaves. None: its model has to be waited for, or is
+        another one by now."""
         try:
+            if self._lease is not None and not self._lease.is_current:
+                return None
             if self._state.is_draining or not self._service.has_at_once(self._model):
                 return None
         except ModelNotFound:

@@ -148,7 +148,7 @@ class LocalService:
         """See service/standing_lease.LeasingService."""
         model = self._find(name)
         is_kept = model.config.residency.idle_timeout_s != 0
-        return self.standing_leases.of(model) if is_kept and run_of(model.config).kind == "infer" else None
+        return self.standing_leases.of(model) if is_kept else None
 
     def has_at_once(self, name: str) -> bool:
         """See service/standing_lease.LeasingService."""

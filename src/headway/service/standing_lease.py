@@ -18,15 +18,36 @@ from headway.service.lease import Lease
 from headway.service.residents import Residents
 from headway.service.served_model import ServedModel
 from headway.worker.infer_client import InferClient
+from headway.worker.resident import ResidentClient
 
 LOOK_S = 0.05
+
+
+@runtime_checkable
+class PlainClient(ResidentClient, Protocol):
+    """One whose model native code may ask."""
+
+    @property
+    def plain(self) -> PlainModel | None:
+        """What native code knows the model by; None: it does not, or not yet."""
+        ...
+
+    def dispatch(self) -> None:
+        """There may be places for requests that wait."""
+        ...
+
+    def watch_plain(self, now_s: float) -> None:
+        """Has to be called several times a second while native code asks; `now_s`: of the system's monotonic clock."""
+        ...
 
 
 class StandingLease:
     """Of one model, as it is loaded now."""
 
-    def __init__(self, leases: "StandingLeases", model: ServedModel, client: InferClient) -> None:
+    def __init__(self, leases: "StandingLeases", model: ServedModel, client: PlainClient, plain: PlainModel) -> None:
         self.model = model
+        self.plain = plain
+        """What native code knows the model by."""
         self._leases = leases
         self._client = client
         self._lease: Lease | None = None
@@ -35,14 +56,16 @@ class StandingLease:
         """Uses at the last look."""
 
     @property
-    def plain(self) -> PlainModel:
-        """What native code knows the model by."""
-        return self._client.plain
+    def signature(self) -> wire.Signature | None:
+        """What it takes and gives; None: it takes texts."""
+        return self._client.signature if isinstance(self._client, InferClient) else None
 
     @property
-    def signature(self) -> wire.Signature:
-        """What it takes and gives."""
-        return self._client.signature
+    def text_prompt(self) -> str | None:
+        """Of an encoder: what it wants before a text; None: it is none, or its text is not open."""
+        opened = self.model.opened
+        encoder = None if opened is None or opened.text is None else opened.text.encoder
+        return None if encoder is None else encoder.prompt("text")
 
     @property
     def timeout_s(self) -> float | None:
@@ -128,12 +151,15 @@ class StandingLeases:
         """From now on its requests may take the native way. None: it is not loaded, is to be no more, or is computed in
         another way."""
         client = model.client
-        if not isinstance(client, InferClient) or client.ended.done() or not self.residents.pool.is_free(model.id):
+        if not isinstance(client, PlainClient) or client.ended.done() or not self.residents.pool.is_free(model.id):
+            return None
+        plain = client.plain
+        if plain is None:
             return None
         known = self._known.get(model.id)
         if known is None or known.model is not model or not known.is_current:
-            known = self._known[model.id] = StandingLease(self, model, client)
-            client.plain.open(known.try_begin, client.dispatch)
+            known = self._known[model.id] = StandingLease(self, model, client, plain)
+            plain.open(known.try_begin, client.dispatch)
         return known
 
     def hold(self, lease: StandingLease) -> None:

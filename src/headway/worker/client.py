@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import headway_wire as wire
-from headway._native import FastStreams
+from headway._native import FastStreams, PlainModel
+from headway.core.output import Usage
 from headway.errors import (
     HeadwayError,
     InternalError,
@@ -22,20 +23,18 @@ from headway.errors import (
     WorkerStalled,
     from_wire,
 )
-from headway.observe.clock import Clock, Timer
-from headway.worker.channel import Channel, WorkerEnd
+from headway.observe.clock import Clock
+from headway.worker.channel import Channel, FramedChannel, WorkerEnd
 from headway.worker.embed import EmbedBatch, EmbedStream
 from headway.worker.embed_prompt import PreparedText
+from headway.worker.plain_texts import PlainTexts
 from headway.worker.prompt import PreparedRequest, complete_sampling, fit_prompt
 from headway.worker.recording import Recording
 from headway.worker.room import Room
 from headway.worker.stream import RequestStream, StreamLimits
-from headway.worker.watch import stall_limit_s
+from headway.worker.watch import StallWatch, stall_limit_s
 
 logger = logging.getLogger(__name__)
-
-_LATE_TIMER_S = 5.0
-"""A timer that comes later than this says that we were stopped ourselves, not that the worker was."""
 
 _STEP_GAUGES = ("num_running", "num_waiting", "num_free_blocks", "num_cached_blocks")
 """What a Step tells too, more often than Stats."""
@@ -88,12 +87,13 @@ class WorkerClient:
         self._max_model_len: int | None = None
         self._max_queued = max_queued
         self._room: Room | None = None
+        self._texts: PlainTexts | None = None
+        """Of an encoder whose texts may go to it as they are."""
         self._recording = Recording(self._send, clock)
         self._worker_stats: dict[str, float] = {}
         self._last_step: wire.Step | None = None
         """Since the last Stats."""
-        self._progress_at = clock.now()
-        self._stall_timer: Timer | None = None
+        self._stall_watch = StallWatch(clock, self._stall_limit_s, self._has_active, self._end_stalled)
         self._num_output_tokens = 0
         self._num_overshoot = 0
         self._num_aborts = 0
@@ -179,6 +179,26 @@ class WorkerClient:
         error = ShuttingDown("the server shut down before the answer was whole: try another one, or later")
         for entry in list(self._open.values()):
             entry.stream.fail(error, abort_reason="shutdown")
+        if self._texts is not None:
+            self._texts.shut_down(error)
+
+    # service/standing_lease.PlainClient
+
+    @property
+    def plain(self) -> PlainModel | None:
+        """What native code knows an encoder by that makes ids itself; None: it is none, or not ready."""
+        return None if self._texts is None else self._texts.model
+
+    def dispatch(self) -> None:
+        """Nothing waits on this side."""
+
+    def watch_plain(self, now_s: float) -> None:
+        """Has to be called several times a second while requests are on the native way."""
+        if not self.num_open:
+            self._stall_watch.end()
+        elif not self._stall_watch.is_on:
+            self._stall_watch.note_progress()
+            self._stall_watch.begin()
 
     async def close(self, grace_s: float = 2.0) -> None:
         """Ends the worker; open streams end with ShuttingDown. Returns when it is gone."""
@@ -200,7 +220,7 @@ class WorkerClient:
     @property
     def num_open(self) -> int:
         """Requests for which the worker still owes something."""
-        return len(self._open)
+        return len(self._open) + self._num_plain
 
     def stats(self) -> dict[str, float]:
         """The worker's last Stats, and the numbers that only this side knows (service/protocol.stats)."""
@@ -210,7 +230,7 @@ class WorkerClient:
         return {
             **self._worker_stats,
             **newer,
-            "client_open_requests": float(len(streams)),
+            "client_open_requests": float(self.num_open),
             "client_output_tokens_total": float(
                 self._num_output_tokens + sum(stream.usage.num_output_tokens for stream in streams)
             ),
@@ -226,13 +246,16 @@ class WorkerClient:
 
     # what the worker says
 
-    def take_plain(self, payload: bytes) -> bytes:
-        """Does with the tokens of streams on the fast path what is to be done; what is left of the message."""
+    def take_plain(self, payload: bytes) -> bytes | None:
+        """Deals with the tokens of streams on the fast path, and with answers on the native way; what is left."""
+        if self._num_plain and self._texts is not None and self._texts.take(payload):
+            self._stall_watch.note_progress()
+            return None
         return self._fast_streams.take(payload, self._clock.now())
 
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         """Takes all messages of one read, then wakes each touched stream once."""
-        self._progress_at = self._clock.now()
+        self._stall_watch.note_progress()
         touched: dict[str, RequestStream | EmbedStream] = {}
         for message in messages:
             if isinstance(message, wire.Step):
@@ -248,8 +271,7 @@ class WorkerClient:
         error = self._make_end_error(end)
         if self._on_lost is not None:
             self._on_lost()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        self._stall_watch.end()
         self._recording.lose_worker(error)
         for wire_id, entry in list(self._open.items()):
             entry.stream.lose_worker(error)
@@ -258,6 +280,8 @@ class WorkerClient:
             self._ready.set_exception(error)
             self._ready.exception()
         self.ended.set_result(error)
+        if self._texts is not None:
+            self._texts.lose_worker(error)
 
     def _apply(self, events: Iterable[wire.TokenEvent], touched: dict[str, RequestStream | EmbedStream]) -> None:
         open_requests = self._open
@@ -313,6 +337,9 @@ class WorkerClient:
         max_num_seqs = message.info.get("max_num_seqs")
         if self._max_queued is not None and isinstance(max_num_seqs, int):
             self._room = Room(max_num_seqs, self._max_queued)
+        if message.info.get("takes_texts") is True and self._channel is not None:
+            frames = self._channel.frames if isinstance(self._channel, FramedChannel) else None
+            self._texts = PlainTexts(frames, self._send, self._max_queued)
         if not self._ready.done():
             self._ready.set_result(message)
 
@@ -356,11 +383,10 @@ class WorkerClient:
 
     def _add(self, wire_id: str, stream: StreamT, on_settled: Callable[[bool], None]) -> StreamT:
         if not self._has_active():
-            self._progress_at = self._clock.now()
+            self._stall_watch.note_progress()
         self._open[wire_id] = _OpenRequest(stream, on_settled, stream.num_unsettled)
-        self._num_choices += stream.num_unsettled
-        if self._stall_timer is None:
-            self._start_stall_timer(self._progress_at)
+        self._note_choices(stream.num_unsettled)
+        self._stall_watch.begin()
         return stream
 
     def _send_submit(self, wire_id: str, request: PreparedRequest, sampling: wire.Sampling) -> None:
@@ -393,30 +419,39 @@ class WorkerClient:
 
     def _settle(self, wire_id: str, entry: _OpenRequest, *, has_served: bool) -> None:
         del self._open[wire_id]
-        self._num_choices -= entry.num_choices
+        self._note_choices(-entry.num_choices)
         self._num_output_tokens += entry.stream.usage.num_output_tokens
         self._num_overshoot += entry.stream.num_overshoot
         self._num_unreadable_calls += entry.stream.num_unreadable_calls
-        if not self._open and self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        if not self.num_open:
+            self._stall_watch.end()
         entry.on_settled(has_served)
+
+    @property
+    def _num_plain(self) -> int:
+        """Requests on the native way."""
+        return 0 if self._texts is None else self._texts.num_open
+
+    def _note_choices(self, num_more: int) -> None:
+        self._num_choices += num_more
+        if self._texts is not None:
+            self._texts.note_others(num_more)
 
     def _send(self, message: wire.Down) -> None:
         if isinstance(message, wire.Abort) and message.finish_reason == "abort":
             self._num_aborts += 1
         elif isinstance(message, wire.Hold) and not message.is_held and not self._has_active(but_one=True):
-            self._progress_at = self._clock.now()
+            self._stall_watch.note_progress()
         if self._channel is not None:
             self._channel.send(message)
 
     def check_room(self, num_choices: int) -> None:
         """Raises QueueFull if so many more would have to wait beside too many others."""
         room = self._room
-        if room is None or self._num_choices + num_choices <= room.max_queued:
+        if room is None or self._num_choices + self._num_plain + num_choices <= room.max_queued:
             return  # all of them might wait: nothing to count
         num_open = sum(max(0, entry.stream.num_unsettled) for entry in self._open.values())
-        room.check(num_open, num_choices, self._last_step)
+        room.check(num_open + self._num_plain, num_choices, self._last_step)
 
     def _check_alive(self) -> None:
         if self.ended.done():
@@ -424,7 +459,9 @@ class WorkerClient:
 
     def _has_active(self, *, but_one: bool = False) -> bool:
         """Whether the worker has something to do; a held request is nothing, until it is aborted."""
-        num_active = 0
+        num_active = self._num_plain
+        if num_active > but_one:
+            return True
         for entry in self._open.values():
             num_active += not entry.stream.is_held or entry.stream.is_ended
             if num_active > but_one:
@@ -433,20 +470,13 @@ class WorkerClient:
 
     def _stall_limit_s(self) -> float:
         streams = [entry.stream for entry in self._open.values()]
-        usages = (stream.usage for stream in streams for _ in range(stream.num_unsettled))
+        usages = [stream.usage for stream in streams for _ in range(stream.num_unsettled)]
+        # How long the texts on the native way are is told with their vectors.
+        usages += [Usage(self._max_model_len or 0, 0)] * self._num_plain
         return stall_limit_s(self._stall_timeout_s, self._worker_stats, usages)
 
-    def _start_stall_timer(self, since: float) -> None:
-        due = since + self._stall_limit_s()
-        self._stall_timer = self._clock.call_at(due, lambda: self._check_stall(due))
-
-    def _check_stall(self, due: float) -> None:
-        now, limit_s = self._clock.now(), self._stall_limit_s()
-        if not self._has_active() or now - due > _LATE_TIMER_S:
-            self._start_stall_timer(now)
-        elif now - self._progress_at < limit_s:
-            self._start_stall_timer(self._progress_at)
-        elif self._channel is not None:
+    def _end_stalled(self, limit_s: float) -> None:
+        if self._channel is not None:
             self._is_stalled = True
             self._channel.kill(f"made no progress for {limit_s:g} s and was killed")
 

@@ -9,7 +9,7 @@ import headway_wire as wire
 from headway.core.embedding import Embedded
 
 Outcome = wire.Outputs | Embedded | Exception
-"""Of a model of tensors; of an encoder; an error."""
+"""Of a model of tensors; of an encoder; an error. None: it said nothing that is of use, and is asked again."""
 
 
 class GivenAnswer:
@@ -17,8 +17,8 @@ class GivenAnswer:
 
     __slots__ = ("_outcome", "arrived_s")
 
-    def __init__(self, outcome: Outcome, arrived_s: float) -> None:
-        self._outcome: Outcome | None = outcome
+    def __init__(self, outcome: Outcome | None, arrived_s: float) -> None:
+        self._outcome = outcome
         self.arrived_s = arrived_s
         """When the request came, of the system's monotonic clock."""
 

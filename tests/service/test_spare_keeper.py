@@ -354,7 +354,7 @@ async def test_once_they_wait_the_server_imports_what_a_first_load_needs_of_it(
 
 class TestRealChildren:
     @pytest.mark.parametrize("serves", ["tokens", "tensors"])
-    @pytest.mark.parametrize("module", ["json", "there.is.none"])
+    @pytest.mark.parametrize("module", ["json", "json.there_is_none"])
     async def test_it_imports_waits_and_is_measured(self, serves: Any, module: str) -> None:
         spares, changed = Spares(), asyncio.Event()
         spares.on_change = changed.set
@@ -371,6 +371,14 @@ class TestRealChildren:
         taken.connection.sendall(wire.pack_frame(wire.encode(wire.Shutdown())))
         assert await asyncio.to_thread(taken.process.wait, 30.0) == 0
         taken.kill()
+
+    async def test_what_is_not_installed_has_none(self) -> None:
+        spares, changed = Spares(), asyncio.Event()
+        spares.on_change = changed.set
+        kind = SpareKind("tensors", ("json", "there_is_none.of_it"))
+        spares.begin(kind)
+        assert (spares.kinds, spares.failed) == ((), {kind})
+        assert changed.is_set()  # another kind may have its place
 
     async def test_an_interpreter_that_can_not_serve_is_not_tried_again(self, bare_python: str) -> None:
         spares, changed = Spares(), asyncio.Event()

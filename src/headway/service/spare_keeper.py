@@ -11,6 +11,7 @@ spares are free memory.
 """
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from headway.observe.clock import Clock, Timer
 from headway.observe.machine import available_memory_bytes
 from headway.service.events import CPU
 from headway.service.pool import Pool
-from headway.service.pool_state import Residency
 from headway.worker.spares import SpareKind, Spares
 from headway.worker.spawn import take_spawned
 from headway_wire.child import import_ahead
@@ -34,6 +34,8 @@ LEAST_LIMIT_BYTES = 4 << 30
 DEFAULT_SPARES = 2
 MAX_SHARE = 0.05
 """Of memory_limit, which all spares together may take."""
+MAX_LOOKED_AT = 100
+"""Of cold models, however many there are."""
 GUESS_BYTES = 128 << 20
 """What one takes before one of its kind was measured."""
 IMPORTED_HERE = (
@@ -181,8 +183,8 @@ class SpareKeeper:
         """Of cold models, the last used first; none where there is but one model."""
         models = self._pool.state.models
         cold = [name for name, each in models.items() if each.status == "cold" and not each.is_removed]
-        cold.sort(key=lambda name: _last_use(models[name]), reverse=True)
-        return (kind for kind in map(self._kind_of, cold if len(models) > 1 else []) if kind is not None)
+        likely = heapq.nlargest(MAX_LOOKED_AT, cold, key=lambda name: models[name].last_used_at)
+        return (kind for kind in map(self._kind_of, likely if len(models) > 1 else []) if kind is not None)
 
     def _num_free(self) -> int:
         return max(0, self._limit - self._pool.charged.get(CPU, 0))
@@ -200,7 +202,3 @@ class SpareKeeper:
                 return
             if kind not in taken:
                 self.spares.drop(kind)
-
-
-def _last_use(residency: Residency) -> float:
-    return residency.last_used_at

@@ -6,6 +6,7 @@ Who decides which there are is service/spare_keeper. A spare that nobody takes e
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import signal
 import socket
@@ -67,7 +68,7 @@ class Spares:
         self.sizes: dict[SpareKind, int] = {}
         """Of each kind that ever waited, in bytes."""
         self.failed: set[SpareKind] = set()
-        """Kinds whose process ended by itself: not started again."""
+        """Kinds whose process ended by itself, or whose modules are not installed: not started again."""
         self._spares: dict[SpareKind, _Spare] = {}
         self._measuring: set[asyncio.Task[None]] = set()
 
@@ -89,6 +90,10 @@ class Spares:
     def begin(self, kind: SpareKind) -> None:
         """Starts one, if there is none of its kind. What fails, fails later: who needs the model is told then."""
         if kind in self._spares or kind in self.failed:
+            return
+        if kind.python is None and not all(map(_is_installed, kind.modules)):
+            self.failed.add(kind)
+            self.on_change()
             return
         try:
             is_engine = kind.serves == "tokens"
@@ -172,3 +177,8 @@ class Spares:
     async def _measure(self, kind: SpareKind, spare: _Spare) -> None:
         self.sizes[kind] = await asyncio.to_thread(process_tree_bytes, [spare.spawned.process.pid])
         self.on_change()
+
+
+def _is_installed(module: str) -> bool:
+    """Whether its package is there; what else may fail when it is imported is found out by who needs it."""
+    return importlib.util.find_spec(module.partition(".")[0]) is not None

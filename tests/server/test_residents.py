@@ -9,7 +9,8 @@ import httpx2
 import pytest
 from tests.server.conftest import client_of, sse_events, until
 
-from headway.config import PoolConfig, ResidencyConfig
+from headway.config import ModelConfig, PoolConfig, ResidencyConfig
+from headway.core.request import TextPrompt
 from headway.errors import CorruptCheckpoint
 from headway.server.app import make_app
 from headway.testing.fake_clock import FakeClock
@@ -69,6 +70,20 @@ async def test_a_request_that_waited_for_a_load_says_how_long_and_for_what(make:
     ]
     # Who did not wait says nothing.
     assert "server-timing" not in (await ask(client, "b")).headers
+
+
+async def test_files_that_came_for_the_text_are_told_with_the_load(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    service, client = await make({"a": Script(), "b": Script()}, clock=clock)
+    await service.until_ready()
+
+    async def fetch(model: ModelConfig) -> Path:
+        clock.advance(5.0)
+        return Path()
+
+    monkeypatch.setattr(service.loader, "resolve", fetch)
+    assert await service.tokenize("b", TextPrompt("a")) == [97]
+    assert timings(await ask(client, "b"))["load-fetch"] == 5000.0
 
 
 async def test_a_streamed_answer_says_it_too(make: Make) -> None:

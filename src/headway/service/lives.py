@@ -63,8 +63,11 @@ class Lives:
         self._begin(model, effect.generation, functools.partial(self._run, model, effect))
 
     async def open(self, model: ServedModel) -> OpenedModel:
-        """Its text, without a worker."""
-        return await self._loader.open(model.config, await self._resolve(model))
+        """Its text, without a worker. What its files took to come counts as its load's, which is likely to follow."""
+        began_at = self._clock.now()
+        path = await self._resolve(model)
+        model.fetch_s = max(model.fetch_s, self._clock.now() - began_at)
+        return await self._loader.open(model.config, path)
 
     def _begin(self, model: ServedModel, generation: int, work: Work) -> None:
         model.stop_error = None
@@ -99,7 +102,7 @@ class Lives:
         model.tell_watchers()
 
     async def _find_need(self, model: ServedModel, generation: int) -> Estimated:
-        began_at = self._clock.now()
+        began_at = self._clock.now() - model.fetch_s
         model.enter_phase("fetch", None, began_at)
         path = await self._resolve(model)
         model.estimate = await self._loader.estimate(model.config, path, self._settings.budget)

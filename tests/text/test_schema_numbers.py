@@ -85,6 +85,10 @@ def test_a_number_that_would_be_another_is_refused(
         ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.3}, " has exclusiveMinimum 0 beside maximum 0.3"),
         ({"exclusiveMinimum": 1.0, "exclusiveMaximum": 1.5}, " has exclusiveMinimum 1.0 beside exclusiveMaximum 1.5"),
         ({"items": {"exclusiveMaximum": -1, "minimum": -1.25}}, ".items has exclusiveMaximum -1 beside minimum -1.25"),
+        (
+            {"$defs": {"a/b": {"maximum": 0.3}}, "$ref": "#/$defs/a~1b", "exclusiveMinimum": 0},
+            " has exclusiveMinimum 0 beside maximum 0.3",
+        ),
         ({"minimum": -0.5, "allOf": [{"exclusiveMaximum": 0}]}, " has exclusiveMaximum 0 beside minimum -0.5"),
     ],
 )

@@ -4,6 +4,7 @@ And an end that it lets pass: it takes 0 for a number over 0, if that may be at 
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
@@ -21,7 +22,7 @@ _MAX_POWER = 308
 def check_numbers(schema: Any, param: str) -> None:
     """Raises InvalidRequest where an answer could have another number than the schema says."""
     for value, path in subschemas(schema):
-        _check_open_ends(value, f"{param}{path}", param)
+        _check_open_ends(_bounds(value, schema), f"{param}{path}", param)
         for keyword, number in _misread(value):
             raise InvalidRequest(
                 f"{param}{path}.{keyword} is {number}, which can only be enforced as {_shown(number_read(number))}: "
@@ -30,9 +31,8 @@ def check_numbers(schema: Any, param: str) -> None:
             )
 
 
-def _check_open_ends(schema: Mapping[str, Any], place: str, param: str) -> None:
+def _check_open_ends(bounds: Mapping[str, set[float]], place: str, param: str) -> None:
     """Raises InvalidRequest where an end would pass that is a whole number, and less than one from the other end."""
-    bounds = _bounds(schema)
     for sign, open_end, others in ((1, "exclusiveMinimum", _UPPER), (-1, "exclusiveMaximum", _LOWER)):
         for end in bounds.get(open_end, ()):
             for keyword in others:
@@ -47,15 +47,19 @@ def _check_open_ends(schema: Mapping[str, Any], place: str, param: str) -> None:
 
 _CLOSED = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _JOINED = ("allOf", "anyOf", "oneOf")
-"""Keywords of schemas that are taken together with the one they stand in."""
+"""Keywords of schemas that are taken together with the one they stand in, as the one of $ref is."""
+_MAX_JOINED = 16
+"""Schemas that are looked at for one: a caller chooses how they refer to each other."""
 
 
-def _bounds(schema: Mapping[str, Any]) -> dict[str, set[float]]:
+def _bounds(schema: Mapping[str, Any], root: Any) -> dict[str, set[float]]:
     """A schema's own and those of what is taken together with it, by keyword; none where only integers may be."""
     found: dict[str, set[float]] = {}
-    waiting = [schema]
-    while waiting:
-        value = waiting.pop()
+    waiting = deque([schema])
+    for _ in range(_MAX_JOINED):
+        if not waiting:
+            break
+        value = waiting.popleft()
         if value.get("type") == "integer":
             return {}
         for keyword in (*_LOWER, *_UPPER):
@@ -63,7 +67,20 @@ def _bounds(schema: Mapping[str, Any]) -> dict[str, set[float]]:
                 found.setdefault(keyword, set()).add(bound)
         for keyword in _JOINED:
             if isinstance(joined := value.get(keyword), list):
-                waiting.extend(each for each in joined if isinstance(each, Mapping))
+                waiting.extend(each for each in joined if isinstance(each, dict))
+        if isinstance(named := _referred(value.get("$ref"), root), dict):
+            waiting.append(named)
+    return found
+
+
+def _referred(reference: object, root: Any) -> Any:
+    """What #/$defs/NAME means in a schema; None: nothing, or another kind of reference."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found = root
+    for part in reference.removeprefix("#/").split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
     return found
 
 

@@ -1,5 +1,6 @@
 """EncoderPredictor over a folder: its facts, its limits, the executors that it can have, and its memory plan."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -180,14 +181,20 @@ def test_a_text_that_gets_no_vector_is_refused(tmp_path: Path) -> None:
     assert not predictor.has_work()
 
 
-def test_a_tokenizer_that_can_not_be_read_harms_no_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"), [(lambda text: "{}", "can not be read"), (lambda text: text + "\n", "has changed since")]
+)
+def test_a_tokenizer_that_is_another_by_now_harms_no_ids(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[str], str], words: str
+) -> None:
     save_encoder(tmp_path)
     predictor, _, _ = load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
+    file = tmp_path / "tokenizer.json"
+    file.write_text(change(file.read_text()))
     for _ in range(2):
         (refused,) = predictor.submit_text(wire.SubmitText(request_id="n1", text="a"))
         assert isinstance(refused, wire.Refused)
         assert predictor._tokenizer is not None
         predictor._tokenizer.wait()
-    assert "the tokenizer of" in caplog.text
+    assert words in caplog.text
     assert vector_of(predictor).shape == (64,)

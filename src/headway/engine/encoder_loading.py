@@ -29,7 +29,7 @@ from headway.executor.factory import choose_executor, make_executor
 from headway.model.program import Program
 from headway.model.registry import make_program
 from headway.planner.costs import Costs
-from headway.planner.encoder import EncoderPlan, encoder_limit, plan_encoder
+from headway.planner.encoder import TOKENIZER_TOKEN_BYTES, EncoderPlan, encoder_limit, plan_encoder
 from headway.planner.torch_costs import torch_costs
 
 logger = logging.getLogger(__name__)
@@ -113,6 +113,7 @@ def _plan(program: Program, costs: Costs, config: EngineConfig, available_bytes:
         kv_bytes=sum(step_kv_bytes(program, costs.kv_dtype, num_blocks * BLOCK_SIZE)),
         max_model_len=config.max_model_len or program.max_position,
         max_tokens=max_tokens,
+        tokenizer_bytes=0 if is_cuda(config.device) else program.vocab_size * TOKENIZER_TOKEN_BYTES,
         available_bytes=available_bytes,
     )
 

@@ -1,4 +1,5 @@
-"""What an encoder needs of memory: weights, workspace, and K and V of one step. Pure: numbers in, a plan out."""
+"""What an encoder needs of memory: weights, workspace, K and V of one step, and a tokenizer. Pure: numbers in, a plan
+out."""
 
 from dataclasses import dataclass
 
@@ -6,6 +7,9 @@ from headway.config import EngineConfig
 from headway.errors import InvalidConfig, OutOfMemory
 from headway.observe.sizes import size_text
 from headway.planner.costs import Costs
+
+TOKENIZER_TOKEN_BYTES = 600
+"""Of a tokenizer in the encoder's process, a token of the vocabulary; 515 were measured (WordPiece, 30,522 tokens)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +26,13 @@ class EncoderPlan:
     max_tokens: int
     """Of a step: texts are never cut, so it holds the longest one."""
     available_bytes: int
+    tokenizer_bytes: int
+    """Of the one that its process reads where texts come as they are (predictors/late_tokenizer)."""
 
     @property
     def total_bytes(self) -> int:
         """All of it."""
-        return self.weights_bytes + self.workspace_bytes
+        return self.weights_bytes + self.workspace_bytes + self.tokenizer_bytes
 
     def lines(self) -> list[str]:
         """For people."""
@@ -52,7 +58,7 @@ def encoder_limit(config: EngineConfig, *, max_position: int, trained_for: int |
 
 
 def plan_encoder(
-    costs: Costs, *, kv_bytes: int, max_model_len: int, max_tokens: int, available_bytes: int
+    costs: Costs, *, kv_bytes: int, max_model_len: int, max_tokens: int, tokenizer_bytes: int, available_bytes: int
 ) -> EncoderPlan:
     """The plan, if it fits.
 
@@ -61,6 +67,7 @@ def plan_encoder(
         kv_bytes: K and V of one step.
         max_model_len: encoder_limit().
         max_tokens: of a step.
+        tokenizer_bytes: of what is available; 0 on a GPU.
         available_bytes: observe.machine.available_memory_bytes() before the load.
 
     Raises:
@@ -74,11 +81,13 @@ def plan_encoder(
         max_model_len=max_model_len,
         max_tokens=max_tokens,
         available_bytes=available_bytes,
+        tokenizer_bytes=tokenizer_bytes,
     )
     if plan.total_bytes > available_bytes:
         raise OutOfMemory(
             f"the model needs {size_text(plan.total_bytes)} ({plan.total_bytes} bytes: weights {plan.weights_bytes}, a "
-            f"step {plan.workspace_bytes}) and {size_text(available_bytes)} ({available_bytes} bytes) are available: "
+            f"step {plan.workspace_bytes}, a tokenizer {plan.tokenizer_bytes}) and {size_text(available_bytes)} "
+            f"({available_bytes} bytes) are available: "
             "lower --max-num-batched-tokens, or take a smaller model"
         )
     return plan

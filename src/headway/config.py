@@ -140,8 +140,8 @@ class PoolConfig:
     expects_more: bool = False
     """A catalog's models come beside the first: it is estimated, and not given all that there is."""
     max_spares: int | None = None
-    """Processes that wait for the next cold model, one of a kind, their framework imported (service/spare_keeper); None:
-    two, if memory_limit is 4 GiB or more."""
+    """Processes that wait for the next cold model, one of a kind, their framework imported (service/spare_keeper).
+    None: two, if memory_limit is 4 GiB or more."""
     max_models: int | None = None
     """Residents at once; None: as many as the memory holds."""
     eviction: EvictionPolicy = "cost"

@@ -23,10 +23,10 @@ EVERYWHERE = {
     "force_tokens",
     *("chat_template", "generation_config", "host", "port", "api_key", "drain_timeout", "max_queued_requests"),
     *("tool_call_parser", "reasoning_parser", "max_body_size", "response_store", "allowed_origins", "allowed_hosts"),
-    *("allowed_media_domains", "grpc_port", "native_door"),
+    *("allowed_media_domains", "grpc_port", "native_door", "admin_api_key"),
     *("catalog", "database_url", "models_file", "max_source_size"),
     *("log_format", "log_level"),
-    *("memory_limit", "max_models", "eviction", "queue_timeout"),
+    *("memory_limit", "max_models", "max_spares", "eviction", "queue_timeout"),
 }
 IDLE: dict[str, tuple[dict[str, Any], str]] = {
     "max_queue_delay_ms": ({}, r"max_queue_delay_ms is 2000.0, and batching is continuous, .* dynamic or static"),

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
@@ -13,20 +12,6 @@ from structlog.stdlib import ProcessorFormatter
 from headway.observe.logs import JsonLines, get_logger, log_plainly, set_up_logs
 
 
-@pytest.fixture
-def root_restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    uvicorn_level = logging.getLogger("uvicorn.error").level
-    kept = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
-    yield
-    logging.logThreads, logging.logProcesses, logging.logMultiprocessing = kept
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.getLogger("uvicorn.error").setLevel(uvicorn_level)
-
-
-@pytest.mark.usefixtures("root_restored")
 def test_every_line_is_an_object_with_the_requests_id() -> None:
     out = io.StringIO()
     set_up_logs("json", "info", out)
@@ -45,7 +30,6 @@ def test_every_line_is_an_object_with_the_requests_id() -> None:
     ]
 
 
-@pytest.mark.usefixtures("root_restored")
 def test_a_plain_line_is_what_the_chain_makes_of_it() -> None:
     set_up_logs("json", "info", io.StringIO())
     formatter = logging.getLogger().handlers[0].formatter
@@ -68,7 +52,6 @@ def test_a_plain_line_is_what_the_chain_makes_of_it() -> None:
     assert plain == chained == {"event": "took 7 ms", "request_id": "r", "x": 1, "level": "warning"}
 
 
-@pytest.mark.usefixtures("root_restored")
 def test_a_line_without_the_chain_is_the_loggers_own() -> None:
     out = io.StringIO()
     set_up_logs("json", "info", out)
@@ -81,7 +64,6 @@ def test_a_line_without_the_chain_is_the_loggers_own() -> None:
     assert ours == theirs == {"event": "request", "status": 200, "request_id": "req-1", "level": "info"}
 
 
-@pytest.mark.usefixtures("root_restored")
 def test_an_exception_is_one_line() -> None:
     out = io.StringIO()
     set_up_logs("json", "info", out)
@@ -93,7 +75,6 @@ def test_an_exception_is_one_line() -> None:
     assert "ValueError: no" in json.loads(line)["exception"]
 
 
-@pytest.mark.usefixtures("root_restored")
 def test_a_console_gets_words() -> None:
     out = io.StringIO()
     set_up_logs("console", "info", out)

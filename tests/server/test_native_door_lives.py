@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -217,24 +216,20 @@ async def test_an_idle_connection_is_closed_in_its_time(tmp_path: Path, monkeypa
 
 
 async def test_each_request_has_its_line_in_the_log(tmp_path: Path) -> None:
-    root, stream = logging.getLogger(), io.StringIO()
-    before = root.handlers[:], root.level
-    try:
-        async with both(tmp_path) as servers:
-            lines = []
-            for server in servers:
-                set_up_logs("json", "info", stream)
-                await server.ask(post(BODY))
-                asked = [post(infer_body([n, 1, 2, 3]), f"X-Request-Id: line{n}") for n in range(5)]
-                await server.ask(*asked)
-                await until(lambda: stream.getvalue().count('"request_id":"line') == 5)
-                found = [json.loads(line) for line in stream.getvalue().splitlines()]
-                lines.append([line for line in found if str(line.get("request_id")).startswith("line")])
-                stream.seek(0)
-                stream.truncate()
-            for native, plain in zip(*lines, strict=True):
-                assert list(native) == list(plain)
-                for name in native.keys() - {"timestamp", "duration_s"}:
-                    assert native[name] == plain[name]
-    finally:
-        root.handlers[:], root.level = before[0], before[1]
+    stream = io.StringIO()
+    async with both(tmp_path) as servers:
+        lines = []
+        for server in servers:
+            set_up_logs("json", "info", stream)
+            await server.ask(post(BODY))
+            asked = [post(infer_body([n, 1, 2, 3]), f"X-Request-Id: line{n}") for n in range(5)]
+            await server.ask(*asked)
+            await until(lambda: stream.getvalue().count('"request_id":"line') == 5)
+            found = [json.loads(line) for line in stream.getvalue().splitlines()]
+            lines.append([line for line in found if str(line.get("request_id")).startswith("line")])
+            stream.seek(0)
+            stream.truncate()
+        for native, plain in zip(*lines, strict=True):
+            assert list(native) == list(plain)
+            for name in native.keys() - {"timestamp", "duration_s"}:
+                assert native[name] == plain[name]

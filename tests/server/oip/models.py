@@ -29,6 +29,8 @@ class AddSub:
         return {{"SUM": first + second, "DIFF": first - second}}
 """,
     "upper": """
+import time
+
 import numpy as np
 
 class Upper:
@@ -36,6 +38,8 @@ class Upper:
     outputs = {"UPPER": ("BYTES", [-1])}
 
     def predict_tensors(self, arrays):
+        if b"slow" in arrays["TEXT"].tolist():
+            time.sleep(0.5)
         return {"UPPER": np.array([text.upper() for text in arrays["TEXT"]], dtype=object)}
 """,
 }
@@ -65,7 +69,11 @@ def compute(inputs):
     return {"SUM": first + second, "DIFF": first - second}
 """,
     "upper": """
+import time
+
 def compute(inputs):
+    if b"slow" in inputs["TEXT"].tolist():
+        time.sleep(0.5)
     return {"UPPER": np.array([text.upper() for text in inputs["TEXT"]], dtype=object)}
 """,
 }

@@ -350,6 +350,6 @@ def test_a_deadline_ends_the_call(client: Client) -> None:
     if client.is_http:
         return
     with pytest.raises(InferenceServerException) as caught:
-        client.infer("add_sub", PAIR, client_timeout=1e-6)
+        client.infer("upper", {"TEXT": np.array([b"slow"], object)}, client_timeout=0.1)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     np.testing.assert_array_equal(client.infer("add_sub", PAIR).as_numpy("SUM"), FIRST + 1)

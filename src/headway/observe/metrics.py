@@ -71,6 +71,17 @@ class Metrics:
         self.request_max_generation = self._histogram(
             "request_max_num_generation_tokens", "Output tokens of a request's longest choice.", TOKENS, model
         )
+        self._add_http()
+        self.on_render: Callable[[], None] | None = None
+        """Called before the numbers are told: some are counted elsewhere."""
+        self.grpc_requests = self._counter("grpc_requests", "Calls over gRPC that ended.", "method", "code")
+        self.encoders = EncoderMetrics(self.registry)
+        self.infer = InferMetrics(self.registry)
+        self.registry.register(StatsCollector(stats))
+        self._models: dict[str, ModelMetrics] = {}
+
+    def _add_http(self) -> None:
+        """The families of HTTP."""
         self.http_requests = self._counter("http_requests", "Answers, by route.", "handler", "method", "status")
         self.http_duration = self._histogram(
             "http_request_duration_seconds", "Arrival to the last byte.", _REQUEST_BUCKETS, "handler"
@@ -82,14 +93,7 @@ class Metrics:
         self.num_native_open: Callable[[], int] = lambda: 0
         """HTTP requests that are answered by native code (server/native_door)."""
         self.native_requests = self._counter("http_native_requests", "Of the answers: those of native code.", "handler")
-        self.on_render: Callable[[], None] | None = None
-        """Called before the numbers are told: some are counted elsewhere."""
         self.http_disconnects = self._counter("http_disconnects", "Requests whose client left before the end.")
-        self.grpc_requests = self._counter("grpc_requests", "Calls over gRPC that ended.", "method", "code")
-        self.encoders = EncoderMetrics(self.registry)
-        self.infer = InferMetrics(self.registry)
-        self.registry.register(StatsCollector(stats))
-        self._models: dict[str, ModelMetrics] = {}
 
     def of_model(self, model: str) -> "ModelMetrics":
         """What is counted for each of its requests; its series exist from now on."""

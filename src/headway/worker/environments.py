@@ -100,25 +100,18 @@ def create_environment(
     env = (folder or default_envs_dir()) / _checked(name)
     try:
         with _alone(env):
-            return _build_anew(env, name, packages, without, python or sys.executable, say)
+            return _make_anew(env, name, lambda: _build(env, name, packages, without, python or sys.executable, say))
     except OSError as error:  # a full disk, a folder that may not be written, a Python that is not there
         raise InvalidConfig(f"the environment {name!r} can not be made in {env}: {error}; nothing was kept") from error
 
 
-def _build_anew(
-    env: Path,
-    name: str,
-    packages: Sequence[str],
-    without: Sequence[str],
-    python: str,
-    say: Callable[[str], None],
-) -> Environment:
+def _make_anew(env: Path, name: str, build: Callable[[], Environment]) -> Environment:
     """In place of what an interrupted build left; where this one fails, or is interrupted, nothing stays."""
     if (env / RECORD).is_file():
         raise InvalidConfig(f"there is an environment {name!r} already: headway env remove {name}, or another name")
     shutil.rmtree(env, ignore_errors=True)
     try:
-        return _build(env, name, packages, without, python, say)
+        return build()
     except BaseException:
         shutil.rmtree(env, ignore_errors=True)
         raise

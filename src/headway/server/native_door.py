@@ -127,7 +127,7 @@ class NativeDoor:
         `find`: what the path leads to now. Raises ModelNotFound.
         """
         door, key = self._door, (scope["path"], "")
-        if door is None or self._is_known(key) or not self._may_learn(scope):
+        if door is None or not self._may_learn(scope, key):
             return
         with suppress(ModelNotFound):
             target = find()
@@ -140,7 +140,7 @@ class NativeDoor:
     def learn_predict(self, scope: Scope, model: str) -> None:
         """The same of POST /predict, by the id of the model's card."""
         door, key = self._door, (scope["path"], model)
-        if door is None or self._is_known(key) or not self._may_learn(scope):
+        if door is None or not self._may_learn(scope, key):
             return
         with suppress(ModelNotFound):
             card, lease = self._state.service.card(model), self._begin_to_learn(key, model)
@@ -152,7 +152,7 @@ class NativeDoor:
         """The same of an encoder of Headway's own: one text goes to its process as it is, of several Python makes the
         ids."""
         door, key = self._door, (scope["path"], model)
-        if door is None or self._is_known(key) or not self._may_learn(scope):
+        if door is None or not self._may_learn(scope, key):
             return
         with suppress(ModelNotFound):
             card = self._state.service.card(model)
@@ -194,8 +194,10 @@ class NativeDoor:
             self._learned[key] = lease
         return lease
 
-    def _may_learn(self, scope: Scope) -> bool:
-        """Whether a request's target is its path, as it came, and there will be more."""
+    def _may_learn(self, scope: Scope, key: tuple[str, str]) -> bool:
+        """Whether it is not known yet, the request's target is its path, as it came, and there will be more."""
+        if self._is_known(key):
+            return False
         if self._door is not None:
             self._door.keeps_records = _request_log.isEnabledFor(logging.INFO)
         has_more = scope.get("query_string") or scope.get("root_path")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import headway_wire as wire
@@ -31,7 +32,6 @@ from headway.worker.resident import ClientSettings
 from headway.worker.stream import StreamLimits
 from headway_wire.tensors import from_array
 
-np = pytest.importorskip("numpy")
 SIGNATURE = wire.Signature(
     task="tensor",
     platform="test",

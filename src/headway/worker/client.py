@@ -194,11 +194,7 @@ class WorkerClient:
 
     def watch_plain(self, now_s: float) -> None:
         """Has to be called several times a second while requests are on the native way."""
-        if not self.num_open:
-            self._stall_watch.end()
-        elif not self._stall_watch.is_on:
-            self._stall_watch.note_progress()
-            self._stall_watch.begin()
+        self._stall_watch.follow(owes=self.num_open > 0)
 
     async def close(self, grace_s: float = 2.0) -> None:
         """Ends the worker; open streams end with ShuttingDown. Returns when it is gone."""

@@ -12,12 +12,9 @@ from headway.errors import HeadwayError, WorkerDied, WorkerStalled, from_wire
 from headway.observe.clock import Clock, Timer
 from headway.worker.channel import Channel, FramedChannel, WorkerEnd
 from headway.worker.resident import ModelGone
-from headway.worker.watch import PATIENCE
+from headway.worker.watch import PATIENCE, StallWatch
 
 logger = logging.getLogger(__name__)
-
-_LATE_TIMER_S = 5.0
-"""A timer that comes later than this says that we were stopped ourselves, not that the process was."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,12 +78,10 @@ class Instance:
         """Its load succeeded."""
         self._owner = owner
         self._model = model
-        self._clock = clock
         self._stall_timeout_s = stall_timeout_s
         self._failure: HeadwayError | None = None
         self._is_stalled = False
-        self._progress_at = clock.now()
-        self._stall_timer: Timer | None = None
+        self._stall_watch = StallWatch(clock, self._stall_limit_s, lambda: self.num_open > 0, self._end_stalled)
 
     @property
     def is_ready(self) -> bool:
@@ -127,21 +122,14 @@ class Instance:
 
     def watch_progress(self) -> None:
         """Whether it is stalled is looked at while it owes an answer; called when it may have begun to, or be done."""
-        if not self.num_open:
-            self._cancel_timer()
-        elif self._stall_timer is None:
-            self._progress_at = self._clock.now()
-            self._start_stall_timer(self._progress_at)
+        self._stall_watch.follow(owes=self.num_open > 0)
 
-    def end_plain(self, error: HeadwayError, deadline_s: float) -> int:
+    def end_plain(self, error: HeadwayError, deadline_s: float) -> None:
         """Requests on the native way whose deadline is not behind `deadline_s` of the system's monotonic clock end with
-        this error; the model need not compute them. How many they were."""
-        if self.plain is None:
-            return 0
-        ended = self.plain.expire(deadline_s, error)
-        for wire_id in ended:
-            self._abort_plain(wire_id, error.message)
-        return len(ended)
+        this error; the model need not compute them."""
+        if self.plain is not None:
+            for wire_id in self.plain.expire(deadline_s, error):
+                self._abort_plain(wire_id, error.message)
 
     async def close(self, grace_s: float) -> None:
         """Ends the process; one that still loads at once. Returns when it is gone."""
@@ -155,12 +143,12 @@ class Instance:
         """Answers to requests on the native way go back on it."""
         if self.plain is None or not self.plain.take(payload):
             return payload
-        self._progress_at = self._clock.now()
+        self._stall_watch.note_progress()
         return None
 
     def on_messages(self, messages: Sequence[wire.Up]) -> None:
         """Takes what it says."""
-        self._progress_at = self._clock.now()
+        self._stall_watch.note_progress()
         for message in messages:
             if isinstance(message, wire.Outputs):
                 self._take_outputs(message)
@@ -171,7 +159,7 @@ class Instance:
         """It is gone: every open request gets an error, and its load too."""
         error = self._make_end_error(end)
         self.is_gone = True
-        self._cancel_timer()
+        self._stall_watch.end()
         calls, self.calls = list(self.calls.values()), {}
         if self.plain is not None:
             self.plain.is_ready = False
@@ -231,26 +219,10 @@ class Instance:
         """The time-out, or several times what its longest batch took."""
         return max(self._stall_timeout_s, PATIENCE * self.stats.get("infer_max_batch_seconds", 0.0))
 
-    def _start_stall_timer(self, since: float) -> None:
-        due = since + self._stall_limit_s()
-        self._stall_timer = self._clock.call_at(due, lambda: self._check_stall(due))
-
-    def _check_stall(self, due: float) -> None:
-        now, limit_s = self._clock.now(), self._stall_limit_s()
-        if not self.num_open:
-            self._cancel_timer()
-        elif now - due > _LATE_TIMER_S:
-            self._start_stall_timer(now)
-        elif now - self._progress_at < limit_s:
-            self._start_stall_timer(self._progress_at)
-        elif self.channel is not None:
+    def _end_stalled(self, limit_s: float) -> None:
+        if self.channel is not None:
             self._is_stalled = True
             self.channel.kill(f"made no progress for {limit_s:g} s and was killed")
-
-    def _cancel_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
 
     def _make_end_error(self, end: WorkerEnd) -> HeadwayError:
         if not self.is_closing:

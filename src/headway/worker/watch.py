@@ -52,11 +52,6 @@ class StallWatch:
         self._progress_at = clock.now()
         self._timer: Timer | None = None
 
-    @property
-    def is_on(self) -> bool:
-        """Between begin() and end()."""
-        return self._timer is not None
-
     def note_progress(self) -> None:
         """The worker has said something, or has something to do from now on."""
         self._progress_at = self._clock.now()
@@ -71,6 +66,14 @@ class StallWatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def follow(self, *, owes: bool) -> None:
+        """Begins or ends, as it owes something now or not; from when it begins it is given its time."""
+        if not owes:
+            self.end()
+        elif self._timer is None:
+            self.note_progress()
+            self.begin()
 
     def _start(self, since: float) -> None:
         due = since + self._limit_s()

@@ -156,21 +156,11 @@ void bind_entry(nb::module_& module) {
         .def(
             "__init__",
             [](Entry* self, std::shared_ptr<Counts> counts, std::shared_ptr<Model> model, std::shared_ptr<Codec> codec,
-               std::optional<double> timeout_s, std::shared_ptr<Entry> otherwise) {
+               std::optional<double> timeout_s) {
                 new (self) Entry{std::move(counts), std::move(model), std::move(codec),
-                                 timeout_s.value_or(std::numeric_limits<double>::infinity()), {}, {}, std::move(otherwise)};
+                                 timeout_s.value_or(std::numeric_limits<double>::infinity())};
             },
-            nb::kw_only(), "counts"_a, "model"_a, "codec"_a, "timeout_s"_a.none(), "otherwise"_a.none() = nb::none());
-    module.def(
-        "texts_entry",
-        [](std::shared_ptr<Counts> counts, nb::object ask, std::string name, std::string version) {
-            auto entry = std::make_shared<Entry>();
-            entry->counts = std::move(counts);
-            entry->ask_texts = std::move(ask);
-            entry->names = {std::move(name), std::move(version)};
-            return entry;
-        },
-        nb::kw_only(), "counts"_a, "ask"_a, "name"_a, "version"_a);
+            nb::kw_only(), "counts"_a, "model"_a, "codec"_a, "timeout_s"_a.none());
 }
 
 }  // namespace
@@ -220,15 +210,6 @@ void bind_door(nb::module_& module) {
         .def("take", &Connection::take, "data"_a)
         .def("release", &Connection::release)
         .def("close_after", &Connection::close_after)
-        .def(
-            "finish",
-            [](Connection& self, const std::vector<nb::bytes>& vectors) {
-                std::vector<std::string_view> views;
-                for (const nb::bytes& vector : vectors) views.push_back(view_of(vector));
-                return self.finish(views);
-            },
-            "vectors"_a)
-        .def("hand_over", &Connection::hand_over_texts, "outcome"_a)
         .def("lose", [](Connection& self) -> nb::object {
             const std::shared_ptr<Entry> entry = self.entry();
             const auto left = self.lose();

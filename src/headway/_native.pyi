@@ -449,27 +449,7 @@ class DoorCounts:
 class DoorEntry:
     """What all requests of a path share."""
 
-    def __init__(
-        self,
-        *,
-        counts: DoorCounts,
-        model: PlainModel,
-        codec: DoorCodec,
-        timeout_s: float | None,
-        otherwise: DoorEntry | None = None,
-    ) -> None:
-        """`otherwise`: of texts_entry(), for what is plain but not for the codec."""
-
-def texts_entry(
-    *,
-    counts: DoorCounts,
-    ask: Callable[[DoorConnection, str, list[str]], Callable[[], object] | None],
-    name: str,
-    version: str,
-) -> DoorEntry:
-    """Of POST /predict of an encoder. `ask`: told the connection, the request's id and the texts; gives whom to call
-    where the client leaves, or None: the request takes the Python way. It ends by finish() or hand_over() of the
-    connection."""
+    def __init__(self, *, counts: DoorCounts, model: PlainModel, codec: DoorCodec, timeout_s: float | None) -> None: ...
 
 class Door:
     """Which paths have a native way, and what all connections of a server share."""
@@ -543,12 +523,6 @@ class DoorConnection:
 
     def close_after(self) -> None:
         """The connection ends with the open request's answer."""
-
-    def finish(self, vectors: Sequence[bytes]) -> bool:
-        """Of texts: their vectors, little-endian float32. False: JSON does not tell them so, and nothing was done."""
-
-    def hand_over(self, outcome: object) -> None:
-        """The open request of texts goes on in Python, where this is what its model says."""
 
     def lose(self) -> tuple[DoorCounts, str, float] | None:
         """It is lost. Of the open request: where it would be counted, its id, and its seconds so far."""

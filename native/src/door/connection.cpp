@@ -104,12 +104,7 @@ Connection::Fate Connection::try_begin(std::string_view bytes, bool is_gathered)
     request_id_ = request.request_id;
     behind_ = bytes.substr(num_bytes);
     ++door_->num_open;
-    bool has_begun = entry->ask_texts.is_valid() ? begin_texts(request, body) : begin_at_model(request, head, body);
-    if (!has_begun && entry->otherwise != nullptr) {
-        request.entry = entry_ = entry->otherwise;
-        has_begun = begin_texts(request, body);
-    }
-    if (has_begun) {
+    if (begin(request, head, body)) {
         gathered_.clear();
         return Fate::taken;
     }
@@ -119,7 +114,7 @@ Connection::Fate Connection::try_begin(std::string_view bytes, bool is_gathered)
     return Fate::other;
 }
 
-bool Connection::begin_at_model(InFlight& request, const RequestHead& head, std::string_view body) {
+bool Connection::begin(InFlight& request, const RequestHead& head, std::string_view body) {
     const uint64_t number = door_->next_number();
     std::string infer;
     request.asked = entry_->codec->read(head, body, wire_id(number), infer);
@@ -132,41 +127,6 @@ bool Connection::begin_at_model(InFlight& request, const RequestHead& head, std:
     number_ = number;
     instance->send(number, std::move(request), infer);
     return true;
-}
-
-bool Connection::begin_texts(InFlight& request, std::string_view body) {
-    std::vector<std::string> texts;
-    if (!read_predict_texts(body, texts)) return false;
-    nb::list told;
-    for (const std::string& text : texts) told.append(nb::str(text.data(), text.size()));
-    texts_ = std::move(request);
-    try {
-        nb::object on_left = entry_->ask_texts(shared_from_this(), texts_.request_id, told);
-        if (!on_left.is_none()) {
-            on_left_ = std::move(on_left);
-            return true;
-        }
-    } catch (nb::python_error& error) {
-        error.discard_as_unraisable("asking an encoder for texts");
-    }
-    request = std::exchange(texts_, {});
-    return false;
-}
-
-bool Connection::finish(const std::vector<std::string_view>& vectors) {
-    if (state_ != State::open || texts_.entry == nullptr) return true;
-    Answer made;
-    if (!make_embedding_answer(entry_->names, vectors, made.body)) return false;
-    made.content_type = "application/json";
-    const InFlight request = std::exchange(texts_, {});
-    answer(request, made, monotonic_s());
-    return true;
-}
-
-void Connection::hand_over_texts(const nb::object& outcome) {
-    if (state_ != State::open || texts_.entry == nullptr) return;
-    const InFlight request = std::exchange(texts_, {});
-    hand_over(request, outcome);
 }
 
 nb::bytes Connection::release() {
@@ -188,8 +148,6 @@ std::optional<std::pair<double, std::string>> Connection::lose() {
         left.emplace(monotonic_s() - since_s_, request_id_);
         --door_->num_open;
         if (const std::shared_ptr<Instance> instance = instance_.lock()) instance->abandon(number_);
-        call_guarded(std::exchange(on_left_, {}));
-        texts_ = {};
     }
     protocol_ = nb::object();
     return left;
@@ -205,7 +163,6 @@ void Connection::end_request() {
     number_ = 0;
     entry_.reset();
     request_id_ = {};
-    on_left_ = nb::object();
 }
 
 void Connection::answer(const InFlight& request, const Answer& answer, double now_s) {

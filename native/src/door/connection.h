@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <nanobind/nanobind.h>
 
@@ -53,10 +52,6 @@ public:
 
     // The request's answer.
     void answer(const InFlight& request, const Answer& answer, double now_s);
-    // Of an encoder's request that is open: a vector of each text, little-endian float32. False: they can not be told so.
-    bool finish(const std::vector<std::string_view>& vectors);
-    // It goes the Python way, where `outcome` is what its model says.
-    void hand_over_texts(const nanobind::object& outcome);
     // The request goes the Python way, where `outcome` is what its model says: Outputs, or an error.
     void hand_over(const InFlight& request, const nanobind::object& outcome);
 
@@ -68,10 +63,8 @@ private:
     Fate try_begin(std::string_view bytes, bool is_gathered);
     // False: so much can not be held.
     bool begin_to_gather(std::string_view bytes);
-    // A request that is whole: to a model's process, or to Python for its ids. False: it is not plain, or not now.
-    // Then it is as it was.
-    bool begin_at_model(InFlight& request, const RequestHead& head, std::string_view body);
-    bool begin_texts(InFlight& request, std::string_view body);
+    // A request that is whole goes to its model's process. False: it is not plain, or not now; then it is as it was.
+    bool begin(InFlight& request, const RequestHead& head, std::string_view body);
     void end_request();
 
     std::shared_ptr<Door> door_;
@@ -87,8 +80,6 @@ private:
     uint64_t number_ = 0;
     std::shared_ptr<Entry> entry_;
     std::string request_id_;
-    InFlight texts_;            // of an encoder
-    nanobind::object on_left_;  // of that
 };
 
 }  // namespace headway::door

@@ -7,11 +7,8 @@
 #include <memory>
 #include <string>
 
-#include <nanobind/nanobind.h>
-
 #include "door/codec.h"
 #include "door/held_bytes.h"
-#include "door/infer_answer.h"
 #include "stream/token_times.h"
 
 namespace headway::door {
@@ -31,20 +28,12 @@ struct Counts {
     void add(double duration_s, uint64_t more_tokens);
 };
 
-// Where a path leads: to a model of tensors, or to an encoder's texts.
+// Where a path leads.
 struct Entry {
     std::shared_ptr<Counts> counts;
     std::shared_ptr<Model> model;
     std::shared_ptr<const Codec> codec;
     double timeout_s = std::numeric_limits<double>::infinity();
-
-    // Of an encoder, whose texts Python makes ids of, and asks it for them: (connection, request_id, texts) -> whom to call
-    // where the client leaves, or None: it would have to wait. It answers by Connection::finish() or hand_over_texts().
-    nanobind::object ask_texts;
-    ModelNames names;
-
-    // Where a request goes that is plain, but not for the codec; nullptr: to Python.
-    std::shared_ptr<Entry> otherwise;
 };
 
 struct InFlight {

@@ -31,11 +31,9 @@ from headway._native import (
     infer_codec,
     predict_codec,
     text_codec,
-    texts_entry,
 )
 from headway.errors import ModelNotFound
 from headway.observe.logs import log_many
-from headway.server.native_texts import NativeTexts
 from headway.server.writes import batch_of
 from headway.service.protocol import ModelCard
 from headway.service.standing_lease import LeasingService, StandingLease
@@ -64,7 +62,7 @@ class _Counted:
     statistics_key: "ModelKey | None" = None
     """None: it is none of the Open Inference Protocol's."""
     encoder: str | None = None
-    """As the metrics of encoders name it; None: it is none, or is told there by native_texts.py."""
+    """As the metrics of encoders name it; None: it is none."""
 
 
 class NativeDoor:
@@ -75,8 +73,8 @@ class NativeDoor:
         self._service = service
         self._door: Door | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._learned: dict[tuple[str, str], StandingLease | None] = {}
-        """By path, and of /predict by the model's name. None: of an encoder that Python makes the ids of."""
+        self._learned: dict[tuple[str, str], StandingLease] = {}
+        """By path, and of /predict by the model's name."""
         self._counted: dict[tuple[str, str | None, ModelKey | None, str | None], _Counted] = {}
         self._by_counts: dict[DoorCounts, _Counted] = {}
         self._stop_listening = _do_nothing
@@ -149,20 +147,19 @@ class NativeDoor:
                 door.add_predict(model, _entry(lease, codec, self._count(scope["route"].path, model=model)))
 
     def learn_texts(self, scope: Scope, model: str) -> None:
-        """The same of an encoder of Headway's own: one text goes to its process as it is, of several Python makes the
-        ids."""
+        """The same of an encoder of Headway's own: one text goes to its process as it is."""
         door, key = self._door, (scope["path"], model)
         if door is None or not self._may_learn(scope, key):
             return
         with suppress(ModelNotFound):
             card = self._state.service.card(model)
             is_ours = card.framework == "headway" and (card.type == "embedding" or card.info.get("task") == "embed")
-            if is_ours and self._service.has_at_once(model):
-                lease, handler = self._service.standing_lease(model), scope["route"].path
-                self._learned[key] = lease
-                ask = NativeTexts(self._state, self._service, model, lease).ask
-                several = texts_entry(counts=self._count(handler), ask=ask, name=model, version=card.version)
-                door.add_predict(model, self._text_entry(lease, card, handler, several) or several)
+            lease = self._begin_to_learn(key, model) if is_ours else None
+            prompt = None if lease is None else lease.text_prompt
+            if lease is not None and prompt is not None:
+                codec = text_codec(prompt=prompt, name=card.id, version=card.version)
+                counts = self._count(scope["route"].path, encoder=card.id)
+                door.add_predict(model, DoorEntry(counts=counts, model=lease.plain, codec=codec, timeout_s=None))
 
     def count_lost(self, lost: tuple[DoorCounts, str, float]) -> None:
         """A client left before its answer: as server/middleware counts it."""
@@ -185,7 +182,7 @@ class NativeDoor:
 
     def _is_known(self, key: tuple[str, str]) -> bool:
         known = self._learned.get(key)
-        return key in self._learned if known is None else known.is_current
+        return known is not None and known.is_current
 
     def _begin_to_learn(self, key: tuple[str, str], model: str) -> StandingLease | None:
         """None: its requests have no native way now. Raises ModelNotFound."""
@@ -202,17 +199,6 @@ class NativeDoor:
             self._door.keeps_records = _request_log.isEnabledFor(logging.INFO)
         has_more = scope.get("query_string") or scope.get("root_path")
         return not has_more and scope.get("raw_path") == scope["path"].encode() and not self._state.is_draining
-
-    def _text_entry(
-        self, lease: StandingLease | None, card: ModelCard, handler: str, several: DoorEntry
-    ) -> DoorEntry | None:
-        """Of requests with one text; all else goes to `several`. None: its process does not take texts now."""
-        prompt = None if lease is None else lease.text_prompt
-        if lease is None or prompt is None:
-            return None
-        codec = text_codec(prompt=prompt, name=card.id, version=card.version)
-        counts = self._count(handler, encoder=card.id)
-        return DoorEntry(counts=counts, model=lease.plain, codec=codec, timeout_s=None, otherwise=several)
 
     def _infer_codec(self, signature: wire.Signature | None, target: "Target") -> DoorCodec | None:
         """None: of a signature that native code does not read."""

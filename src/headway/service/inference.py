@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from headway.core.embedding import Embedded
 from headway.core.infer import Inferred, InferRequest
-from headway.errors import InternalError, UnsupportedFeature, WorkerDied, from_wire
+from headway.errors import UnsupportedFeature, WorkerDied, from_wire
 from headway.observe.clock import Clock
 from headway.service.ensemble import EnsembleClient, Infer
 from headway.service.lease import Lease
@@ -52,8 +51,6 @@ def _made_of(outcome: Outcome) -> Inferred:
     """What the model has answered already. Raises what it failed with."""
     if isinstance(outcome, Exception):
         raise outcome
-    if isinstance(outcome, Embedded):
-        raise InternalError("an encoder's answer came to a request for tensors")
     if outcome.error is not None:
         raise from_wire(outcome.error)
     return make_inferred("", outcome)

@@ -130,8 +130,6 @@ class LocalService:
         given = take_given_answer()
         if isinstance(given, Exception):
             raise given
-        if isinstance(given, Embedded):
-            return given
         return await self._ask(request.model, lambda model: embed(self._residents, model, request))
 
     async def score(self, request: ScoreRequest) -> Scored:
@@ -149,10 +147,6 @@ class LocalService:
         model = self._find(name)
         is_kept = model.config.residency.idle_timeout_s != 0
         return self.standing_leases.of(model) if is_kept else None
-
-    def has_at_once(self, name: str) -> bool:
-        """See service/standing_lease.LeasingService."""
-        return self._residents.pool.is_free(self._find(name).id)
 
     def on_lease_stop(self, tell: Callable[[], None]) -> Callable[[], None]:
         """See service/standing_lease.LeasingService."""

@@ -121,10 +121,6 @@ class LeasingService(Protocol):
         """What requests for this name hold there; None: they have none now. Raises ModelNotFound."""
         ...
 
-    def has_at_once(self, name: str) -> bool:
-        """Whether a request for it would have its model without waiting. Raises ModelNotFound."""
-        ...
-
     def on_lease_stop(self, tell: Callable[[], None]) -> Callable[[], None]:
         """`tell` is called where something has changed: nothing may go natively before it is asked for again. Returns
         what ends that; to be called once."""

@@ -6,10 +6,9 @@ The request is read and answered as any other; where it would ask its model, it 
 from contextvars import ContextVar
 
 import headway_wire as wire
-from headway.core.embedding import Embedded
 
-Outcome = wire.Outputs | Embedded | Exception
-"""Of a model of tensors; of an encoder; an error. None: it said nothing that is of use, and is asked again."""
+Outcome = wire.Outputs | Exception
+"""Of a model of tensors; an error. None: it said nothing that is of use, and is asked again."""
 
 
 class GivenAnswer:
